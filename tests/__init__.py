@@ -1,0 +1,1 @@
+"""Tests of minikv; the folders mirror the package."""

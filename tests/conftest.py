@@ -1,0 +1,12 @@
+"""Settings shared by all tests."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A slow or busy machine must not turn a property test red: what counts is the answer, not the time.
+# Under CI the examples are the same on every run.
+settings.register_profile(
+    "minikv", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("minikv")
