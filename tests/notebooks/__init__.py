@@ -1,0 +1,1 @@
+"""What every notebook must keep to, and proof that these checks bite."""
