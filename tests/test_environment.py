@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -50,6 +50,8 @@ def pins() -> dict[str, Requirement]:
 
 def repository_files() -> list[Path]:
     """The files that git keeps, or will keep once they are added."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout, so nothing says which files belong to the project")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
@@ -72,13 +74,6 @@ def test_constraints_pin_every_requirement_within_its_bound() -> None:
 def test_constraints_name_releases_and_no_builds() -> None:
     """`2.13.0+cpu` exists on one index only; `2.13.0` means the same release on every machine."""
     assert [str(pin) for pin in pins().values() if "+" in str(pin.specifier)] == []
-
-
-def test_what_is_installed_is_what_constraints_pin() -> None:
-    """A pin that the environment does not follow would mean that the tests ran with something else."""
-    for name in wanted():
-        (pin,) = pins()[name].specifier
-        assert pin.contains(version(name)), f"{name} {version(name)} is installed, {pin} is pinned"
 
 
 def test_conda_takes_everything_from_conda_forge() -> None:
