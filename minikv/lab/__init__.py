@@ -1,0 +1,1 @@
+"""The lab: what is looked at and tried out. Nothing in the core imports it."""

@@ -1,0 +1,452 @@
+"""A frame as a static SVG: no script, readable on light and dark pages, its sentence for screen readers.
+
+Colours come from static/palette.css twice: as a style sheet that knows both themes, and as plain
+light-theme attributes for viewers that throw style sheets away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+
+from minikv.lab.block_map_text import (
+    MANY_BLOCKS,
+    QUEUE_SHOWN,
+    blocks_line,
+    finished_line,
+    is_shown,
+    request_line,
+)
+from minikv.lab.frame import Frame, PoolState, RequestView
+from minikv.lab.invariants import INVARIANTS
+from minikv.lab.sentences import counted, shown
+
+_PALETTE_CSS = (Path(__file__).parent / "static" / "palette.css").read_text(encoding="utf-8")
+_LIGHT = dict(re.findall(r"--mk-([\w-]+):[^;]*light-dark\((#\w+)", _PALETTE_CSS))
+_INKS = 6  # request colours
+_PATTERNS = {  # as in block_map.css; a request takes the next of each, so 42 go by before one returns
+    "0": '<path d="M-2 2l4-4M0 8l8-8M6 10l4-4"/>',
+    "1": '<circle cx="2" cy="2" r="1"/><circle cx="6" cy="6" r="1"/>',
+    "2": '<path d="M0 0l8 8M8 0l-8 8"/>',
+    "3": '<path d="M2 0v8M6 0v8"/>',
+    "4": '<path d="M0 2h8M0 6h8"/>',
+    "5": '<path d="M-2 6l4 4M0 0l8 8M6-2l4 4"/>',
+    "6": '<path d="M0 0h4v4h-4zM4 4h4v4h-4z"/>',
+    "cache": '<path d="M0 4h8M4 0v8"/>',
+}
+_WIDTH, _MARGIN = 1040, 24
+_LEFT, _BOX_GAP = 132, 8  # where logical boxes start
+_POOL_LEFT, _POOL_COLUMNS, _CELL = 652, 4, (85, 54)
+_FONT = "var(--jp-ui-font-family, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif)"
+_ENTRIES_SHOWN = 24  # table entries of one request in a big pool
+_BIG_CELLS_SHOWN = 240
+
+
+def frame_svg(frame: Frame | None, highlight: tuple[int, ...] = (), caption: str = "") -> str:
+    """The frame as one <svg> element. None: a note that there are no events yet."""
+    if frame is None:
+        return _Page("No events yet.", "Nothing was recorded so far.").finish(64)
+    page = _Page(f"Step {frame.step} of {frame.last}", frame.sentence)
+    top = _header(page, frame)
+    drawing = _Drawing(page, frame, highlight)
+    bottom = max(drawing.logical(top), drawing.physical(top))
+    drawing.link()
+    return page.finish(_footer(page, frame.state, bottom, highlight, caption))
+
+
+class _Page:
+    """SVG elements being collected; knows how a colour of the palette is written."""
+
+    def __init__(self, title: str, description: str) -> None:
+        self.uid = "mk" + sha256(f"{title}{description}".encode()).hexdigest()[:8]
+        self._title, self._description = title, description
+        self._body: list[str] = []
+        self._patterns: dict[str, str] = {}
+
+    def text(
+        self, x: float, y: float, words: str, colour: str = "ink", size: float = 12, **more: object
+    ) -> None:
+        """One line of text; `more` are attributes, with _ for -."""
+        self._body.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{_paint("fill", colour)}{_attributes(more)}>'
+            f"{escape(words)}</text>"
+        )
+
+    def box(
+        self, x: float, y: float, size: tuple[float, float], fill: str, line: str, **more: object
+    ) -> None:
+        """A rectangle with rounded corners."""
+        width, height = size
+        more.setdefault("rx", 5)
+        self._body.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+            f"{_paint('fill', fill)}{_paint('stroke', line)}{_attributes(more)}/>"
+        )
+
+    def raw(self, element: str) -> None:
+        """Any other element."""
+        self._body.append(element)
+
+    def pattern(self, x: float, y: float, size: tuple[float, float], ink: str, kind: str) -> None:
+        """A rectangle filled with the pattern that belongs to an owner."""
+        name = f"{self.uid}-{ink}-{kind}"
+        self._patterns[name] = (
+            f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
+            f'<g opacity="0.38" fill="none"{_paint("stroke", f"ink-{ink}")}>{_PATTERNS[kind]}</g></pattern>'
+        )
+        self.box(x, y, size, f"tint-{ink}", f"ink-{ink}", rx=4)
+        width, height = size
+        self.raw(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" fill="url(#{name})"/>'
+        )
+
+    def finish(self, height: float) -> str:
+        """The whole element."""
+        style = f"{_PALETTE_CSS}{_paint_rules()}"
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="minikv-frame" role="img" '
+            f'viewBox="0 0 {_WIDTH} {height:g}" width="{_WIDTH}" style="max-width:100%;height:auto" '
+            f'font-family="{_FONT}" aria-labelledby="{self.uid}-title {self.uid}-desc">'
+            f'<title id="{self.uid}-title">{escape(self._title)}</title>'
+            f'<desc id="{self.uid}-desc">{escape(self._description)}</desc>'
+            f"<style>{style}</style><defs>{''.join(self._patterns.values())}</defs>"
+            f'<rect width="{_WIDTH}" height="{height:g}" rx="10"{_paint("fill", "bg")}/>'
+            f"{''.join(self._body)}</svg>"
+        )
+
+
+def _paint(what: str, colour: str) -> str:
+    """`fill` or `stroke` with a colour of the palette: light as an attribute, both themes by class."""
+    if colour == "none":
+        return f' {what}="none"'
+    return f' {what}="{_LIGHT[colour]}" data-{what}="{colour}"'
+
+
+def _paint_rules() -> str:
+    rules = "".join(
+        f'.minikv-frame [data-{what}="{name}"]{{{what}:var(--mk-{name})}}'
+        for name in _LIGHT
+        for what in ("fill", "stroke")
+    )
+    return f"@supports (color:light-dark(#000,#fff)){{{rules}}}"
+
+
+def _attributes(more: dict[str, object]) -> str:
+    return "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
+
+
+def _cut(words: str, width: float, size: float = 11) -> str:
+    """As much of `words` as fits; letters are about 0.58 of the type size wide."""
+    fits = max(1, int(width / (0.58 * size)))
+    return words if len(words) <= fits else words[: fits - 1] + "…"
+
+
+def _wrapped(words: str, letters: int) -> list[str]:
+    lines = [""]
+    for word in words.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > letters:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _header(page: _Page, frame: Frame) -> float:
+    page.text(_MARGIN, 38, f"Step {frame.step} of {frame.last}", size=17, font_weight=700)
+    lines = _wrapped(frame.sentence, 104)
+    for number, line in enumerate(lines):
+        page.text(172, 38 + 21 * number, line, size=15)
+    return 64 + 21 * (len(lines) - 1)
+
+
+class _Drawing:
+    """The two sides of the map, and the line between them."""
+
+    def __init__(self, page: _Page, frame: Frame, highlight: tuple[int, ...]) -> None:
+        self._page, self._frame, self._state = page, frame, frame.state
+        self._marked = set(highlight)
+        self._broken = {found.block_id for found in frame.state.violations}
+        self._main = frame.blocks[0] if frame.blocks else None
+        self._numbers = {name: number for number, name in enumerate(frame.state.requests)}
+        self._ends: dict[str, tuple[float, float]] = {}  # of the line: "logical", "physical"
+        self._big = frame.state.num_blocks > MANY_BLOCKS
+        size = frame.state.block_size
+        self._columns = 1 if size == 1 else 2 if size <= 4 else 4
+        self._slot = (48.0, 16.0)
+        lines = 0 if self._big else -(-size // self._columns)
+        self._box = (self._columns * 50 + 10 if not self._big else 104, 26 + 18 * lines + (4 if lines else 0))
+
+    # ---- logical ------------------------------------------------------------------------------
+
+    def logical(self, top: float) -> float:
+        """Draw the request rows; where they end."""
+        size = counted(self._state.block_size, "slot")
+        self._page.text(_MARGIN, top + 14, "Logical: what each request sees", size=13.5, font_weight=700)
+        self._page.text(_MARGIN, top + 32, f"each box a block of {size}, each cell a token", "soft", 11)
+        y = top + 48
+        for request in filter(is_shown, self._state.requests.values()):
+            y = self._request(request, y) + 18
+        if y == top + 48:
+            self._page.text(_MARGIN, y + 16, "No request holds a block.", "soft")
+            y += 28
+        if gone := finished_line(self._state):
+            self._page.text(_MARGIN, y + 10, _cut(gone, 600, 11), "soft", 11)
+            y += 22
+        return y
+
+    def _request(self, request: RequestView, y: float) -> float:
+        ink = self._numbers[request.name] % _INKS
+        label = _cut(f"Request {request.name}", _LEFT - _MARGIN - 6, 13)
+        self._page.text(_MARGIN, y + 16, label, f"ink-{ink}", 13, font_weight=700)
+        for number, fact in enumerate(request_line(request).split(", ")):
+            self._page.text(_MARGIN, y + 33 + 14 * number, fact, "soft", 11)
+        entries = request.block_ids[:_ENTRIES_SHOWN] if self._big else request.block_ids
+        across = max(1, int((_POOL_LEFT - 24 - _LEFT + _BOX_GAP) // (self._box[0] + _BOX_GAP)))
+        for index in range(len(entries)):
+            row, column = divmod(index, across)
+            x = _LEFT + column * (self._box[0] + _BOX_GAP)
+            self._entry(request, index, x, y + row * (self._box[1] + _BOX_GAP))
+        rows = max(1, -(-len(entries) // across))
+        bottom = y + rows * (self._box[1] + _BOX_GAP) - _BOX_GAP
+        return max(self._overflow(request, len(entries), bottom), y + 60)
+
+    def _overflow(self, request: RequestView, drawn: int, bottom: float) -> float:
+        """Below the boxes: entries that are left out, and a chosen token that has no slot yet."""
+        notes = []
+        if drawn < len(request.block_ids):
+            notes.append(f"and {counted(len(request.block_ids) - drawn, 'more block')}")
+        if request.next_word is not None and self._is_full(request):
+            notes.append(f"“{shown(request.next_word)}” is chosen and has no slot yet")
+        if notes:
+            self._page.text(_LEFT, bottom + 15, "; ".join(notes), "soft", 11, font_style="italic")
+        return bottom + (20 if notes else 0)
+
+    def _is_full(self, request: RequestView) -> bool:
+        return request.offset + request.length == len(request.block_ids) * self._state.block_size
+
+    def _entry(self, request: RequestView, index: int, x: float, y: float) -> None:
+        block = request.block_ids[index]
+        ink = self._numbers[request.name] % _INKS
+        self._outlined(block, x, y, self._box, "panel", "line")
+        self._page.text(x + 7, y + 16, f"L{index} →", "soft", 10.5)
+        shift = 7 + 6.2 * len(f"L{index} →") + 3
+        self._page.text(x + shift, y + 16, f"P{block}", "ink", 11, font_weight=700)
+        if (count := self._state.ref_counts[block]) > 1:
+            width = 15 + 6.5 * len(str(count))
+            self._page.box(x + self._box[0] - width - 5, y + 5, (width, 15), f"ink-{ink}", "none", rx=7.5)
+            place = x + self._box[0] - width / 2 - 5
+            self._page.text(place, y + 16, f"×{count}", "well", 10.5, text_anchor="middle", font_weight=700)
+        if (
+            block == self._main
+            and "logical" not in self._ends
+            and request.name == self._frame.event.get("request")
+        ):
+            self._ends["logical"] = (x + self._box[0], y + self._box[1] / 2)
+        if not self._big:
+            self._slots(request, index, x + 6, y + 25)
+
+    def _slots(self, request: RequestView, index: int, left: float, top: float) -> None:
+        ink = self._numbers[request.name] % _INKS
+        size = self._state.block_size
+        for place, word in enumerate(self._state.words_in(request.block_ids[index])):
+            row, column = divmod(place, self._columns)
+            x, y, at = left + 50 * column, top + 18 * row, index * size + place
+            if at < request.offset:
+                self._page.box(x, y, self._slot, "none", "line", rx=3)
+                self._page.text(x + 24, y + 12, "–", "soft", 11, text_anchor="middle")
+            elif word is not None:
+                self._page.box(x, y, self._slot, f"tint-{ink}", "none", rx=3)
+                self._word(shown(word), x, y, "ink")
+            else:
+                self._page.box(x, y, self._slot, "none", "line", rx=3, stroke_dasharray="3 2")
+                if request.next_word is not None and at == request.offset + request.length:
+                    self._word(shown(request.next_word), x, y, f"ink-{ink}", font_style="italic")
+
+    def _word(self, word: str, x: float, y: float, colour: str, **more: object) -> None:
+        self._page.text(x + 24, y + 12, _cut(word, 48, 10.5), colour, 10.5, text_anchor="middle", **more)
+
+    # ---- physical -----------------------------------------------------------------------------
+
+    def physical(self, top: float) -> float:
+        """Draw the pool; where it ends."""
+        held = [block for block, count in enumerate(self._state.ref_counts) if count]
+        drawn = held[:_BIG_CELLS_SHOWN] if self._big else list(range(self._state.num_blocks))
+        self._page.text(_POOL_LEFT, top + 14, "Physical: the pool", size=13.5, font_weight=700)
+        meaning = "number = ref count · #n = place in the free queue"
+        self._page.text(_POOL_LEFT, top + 32, meaning, "soft", 11)
+        places = {block: place for place, block in enumerate(self._state.free_queue, 1)}
+        width, height = _CELL
+        for number, block in enumerate(drawn):
+            row, column = divmod(number, _POOL_COLUMNS)
+            x, y = _POOL_LEFT + column * (width + 8), top + 48 + row * (height + 8)
+            self._block(block, places.get(block), x, y)
+        bottom = top + 48 + -(-len(drawn) // _POOL_COLUMNS) * (height + 8) + 6
+        if len(drawn) < self._state.num_blocks:
+            rest = f"and {counted(self._state.num_blocks - len(drawn), 'block')}, {len(places)} of them free"
+            self._page.text(_POOL_LEFT, bottom + 10, rest, "soft", 11)
+            bottom += 24
+        return bottom
+
+    def _block(self, block: int, place: int | None, x: float, y: float) -> None:
+        count = self._state.ref_counts[block]
+        owners = self._owners(block)
+        is_free = place is not None and count == 0
+        self._outlined(block, x, y, _CELL, "none" if is_free else "panel", "line", is_free)
+        self._page.text(x + 8, y + 16, f"P{block}", "soft" if is_free else "ink", 11)
+        if place is not None:
+            self._page.text(x + _CELL[0] - 8, y + 16, f"#{place}", "soft", 10.5, text_anchor="end")
+        if is_free:
+            self._page.text(x + _CELL[0] / 2, y + 38, "free", "soft", 11, text_anchor="middle")
+            return
+        at = x + _CELL[0] - 8 - (28 if place is not None else 0)
+        self._page.text(at, y + 16, str(count), "ink", 12, text_anchor="end", font_weight=700)
+        self._tags(owners, x + 6, y + 25, _CELL[0] - 12)
+        if block == self._main:
+            self._ends["physical"] = (x, y + _CELL[1] / 2)
+
+    def _owners(self, block: int) -> list[tuple[str, str, str]]:
+        """(label, ink, pattern) of each holder."""
+        numbers = [(name, self._numbers[name]) for name in self._state.owners(block)]
+        found = [(name, str(number % _INKS), str(number % 7)) for name, number in numbers]
+        if self._state.cache_refs[block] > 0:
+            found.append(("cache", "cache", "cache"))
+        return found
+
+    def _tags(self, owners: list[tuple[str, str, str]], x: float, y: float, width: float) -> None:
+        drawn = owners if len(owners) <= 3 else owners[:2]
+        parts = len(drawn) + (len(owners) > len(drawn))
+        each = (width - 3 * (parts - 1)) / max(1, parts)
+        for number, (label, ink, kind) in enumerate(drawn):
+            left = x + number * (each + 3)
+            self._page.pattern(left, y, (each, 21), ink, kind)
+            words = _cut(label, each - 4, 11)
+            halo = {"stroke_width": 3, "paint_order": "stroke", "stroke_linejoin": "round"}
+            more = {"text_anchor": "middle", "font_weight": 700, **halo}
+            self._page.raw(_haloed(left + each / 2, y + 15, words, ink, more))
+        if parts > len(drawn):
+            rest = f"+{len(owners) - len(drawn)}"
+            middle = x + (parts - 0.5) * (each + 3) - 2
+            self._page.text(middle, y + 15, rest, "ink", 11, text_anchor="middle", font_weight=700)
+        if not owners:
+            self._page.text(x + width / 2, y + 14, "nobody", "warn", 11, text_anchor="middle")
+
+    def _outlined(
+        self,
+        block: int,
+        x: float,
+        y: float,
+        size: tuple[float, float],
+        fill: str,
+        line: str,
+        dashed: bool = False,
+    ) -> None:
+        """A block's frame: plain, the event's own, marked by the caller, or broken."""
+        broken, marked, main = block in self._broken, block in self._marked, block == self._main
+        colour = "warn" if broken or marked else "accent" if main else line
+        more: dict[str, object] = {"stroke_width": 2.5 if colour != line else 1, "rx": 7}
+        if dashed and colour == line:
+            more["stroke_dasharray"] = "4 3"
+        self._page.box(x, y, size, "warn-tint" if broken else fill, colour, **more)
+        if broken or marked:
+            sign = "!" if broken else "◆"
+            self._page.raw(f'<circle cx="{x:g}" cy="{y:g}" r="8"{_paint("fill", "warn")}/>')
+            self._page.text(x, y + 4, sign, "well", 11, text_anchor="middle", font_weight=700)
+
+    def link(self) -> None:
+        """The line from this step's table entry to its block."""
+        if len(self._ends) < 2:
+            return
+        (x1, y1), (x2, y2) = self._ends["logical"], self._ends["physical"]
+        bend = max(30.0, (x2 - x1) / 2)
+        self._page.raw(
+            f'<path d="M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}" '
+            f'fill="none" stroke-width="2"{_paint("stroke", "accent")}/>'
+            f'<circle cx="{x2:g}" cy="{y2:g}" r="3.5"{_paint("fill", "accent")}/>'
+        )
+
+
+def _haloed(x: float, y: float, words: str, ink: str, more: dict[str, object]) -> str:
+    """Text with a rim in its background's colour, to be legible on a pattern."""
+    colours = f"{_paint('fill', f'ink-{ink}')}{_paint('stroke', f'tint-{ink}')}"
+    return f'<text x="{x:g}" y="{y:g}" font-size="11"{colours}{_attributes(more)}>{escape(words)}</text>'
+
+
+# ---- below the map: free queue, memory, invariants ----------------------------------------------
+
+
+def _footer(page: _Page, state: PoolState, top: float, highlight: Iterable[int], caption: str) -> float:
+    top += 8
+    page.raw(f'<path d="M{_MARGIN} {top:g}H{_WIDTH - _MARGIN}"{_paint("stroke", "line")}/>')
+    marked = ", ".join(f"P{block}" for block in highlight)
+    if marked:
+        page.text(_MARGIN, top + 26, f"◆ {marked}: {caption}" if caption else f"◆ {marked}", "warn", 12.5)
+        top += 24
+    _queue(page, state, top + 14)
+    _memory(page, state, top + 48)
+    return _invariants(page, state, top + 82)
+
+
+def _queue(page: _Page, state: PoolState, y: float) -> None:
+    page.text(_MARGIN, y + 16, "Free queue", "soft")
+    x, queue = float(_LEFT), state.free_queue
+    for number, block in enumerate(queue[:QUEUE_SHOWN]):
+        label = f"P{block}"
+        width = 16 + 6.6 * len(label)
+        if number:
+            page.text(x - 8, y + 16, "›", "soft", text_anchor="middle")
+        page.box(x, y, (width, 22), "well", "line")
+        page.text(x + width / 2, y + 15, label, "ink", 11, text_anchor="middle")
+        x += width + 16
+    if len(queue) > QUEUE_SHOWN:
+        page.text(x - 8, y + 16, f"… {len(queue) - QUEUE_SHOWN} more", "soft", 11)
+    if not queue:
+        page.text(x, y + 16, "empty: no block is free", "soft", 11)
+
+
+def _memory(page: _Page, state: PoolState, y: float) -> None:
+    page.text(_MARGIN, y + 16, "Memory", "soft")
+    memory, x, full = state.memory, float(_LEFT), 470.0
+    slots = state.num_blocks * state.block_size
+    parts = [
+        ("tokens", "accent", "well"),
+        ("unused", "unused", "ink"),
+        ("before", "dead", "ink"),
+        ("free", "well", "soft"),
+    ]
+    page.box(x, y, (full, 22), "well", "line")
+    for key, fill, ink in parts:
+        width = full * memory[key] / slots
+        if width == 0:
+            continue
+        page.box(x, y, (width, 22), fill, "line", rx=3)
+        label = f"{key} {memory[key]}" if width > 64 else str(memory[key])
+        if width > 7 * len(label):
+            page.text(x + width / 2, y + 15, label, ink, 11, text_anchor="middle")
+        x += width
+    page.text(
+        _LEFT + full + 14, y + 9, f"{memory['unused']} unused, {memory['before']} before offset", "ink", 11
+    )
+    page.text(_LEFT + full + 14, y + 23, blocks_line(state), "soft", 11)
+
+
+def _invariants(page: _Page, state: PoolState, y: float) -> float:
+    page.text(_MARGIN, y + 16, "Invariants", "soft")
+    broken, x = {found.invariant for found in state.violations}, float(_LEFT)
+    for short, name in INVARIANTS.items():
+        bad = short in broken
+        label = f"{'✗' if bad else '✓'} {short} {name}"
+        width = 20 + 6.1 * len(label)
+        page.box(x, y, (width, 22), "warn-tint" if bad else "panel", "warn" if bad else "line", rx=11)
+        page.text(x + width / 2, y + 15, label, "warn" if bad else "ink", 11, text_anchor="middle")
+        x += width + 8
+    y += 22
+    for found in state.violations[:6]:
+        for line in _wrapped(f"✗ {found.name}, step {found.step}: {found.sentence}", 130):
+            y += 19
+            page.text(_LEFT, y, line, "warn", 12)
+    if len(state.violations) > 6:
+        y += 19
+        page.text(_LEFT, y, f"and {counted(len(state.violations) - 6, 'more violation')}", "warn", 12)
+    return y + 22
