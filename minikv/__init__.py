@@ -18,7 +18,7 @@ _HOME = {
     "EventLog": "minikv.lab.event_log",
     "BlockMap": "minikv.lab.block_map",
 }
-__all__ = list(_HOME)  # noqa: PLE0604
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:

@@ -57,7 +57,7 @@ class BlockTable:
 
     @property
     def capacity(self) -> int:
-        """Tokens the table can hold: num_blocks * block_size - offset. Below 0 while an offset awaits its block."""
+        """Tokens it can hold: num_blocks * block_size - offset. Below 0 while an offset awaits a block."""
         return len(self._block_ids) * self.block_size - self.offset
 
     def slot(self, position: int) -> int:

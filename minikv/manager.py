@@ -27,7 +27,6 @@ from operator import index as as_int
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from minikv.block_table import BlockTable
 from minikv.errors import InvariantError, OutOfBlocksError, RefCountError, StaleTableError
 
 Observer = Callable[[dict[str, Any]], None]
@@ -158,7 +157,7 @@ class KVCacheManager:
         return tuple(self._tables.values())
 
     def snapshot(self) -> dict[str, Any]:
-        """The figures a serving system reports; `used_blocks` in the order they were taken. O(held blocks)."""
+        """The figures a serving system reports; `used_blocks` in the order taken. O(held blocks)."""
         return {
             "allocated_blocks": self.allocated_blocks,
             "utilization": self.utilization,
@@ -218,7 +217,8 @@ class KVCacheManager:
         block = self._block(block_id)
         if block.is_free:
             raise RefCountError(
-                f"I2 ref-count: block {block_id} is free, so nobody can share it; allocate hands out free blocks"
+                f"I2 ref-count: block {block_id} is free, so nobody can share it; "
+                "allocate hands out free blocks"
             )
         block.ref_count += 1
         self._cached[block.block_id] += 1
@@ -279,8 +279,8 @@ class KVCacheManager:
             return None
         if not self._free:
             raise OutOfBlocksError(
-                f"block {source} is shared by {self.blocks[source].ref_count} and no block is free for a copy; "
-                "free a request or evict, then try again"
+                f"block {source} is shared by {self.blocks[source].ref_count} and no block is free "
+                "for a copy; free a request or evict, then try again"
             )
         if self.pool is not None:
             self.pool.copy_block(source, self._free[0])  # first, so that a failure changes nothing
@@ -300,7 +300,7 @@ class KVCacheManager:
         return source, copy
 
     def drop_front(self, table: Table, num_tokens: int) -> None:
-        """Let the oldest tokens go: blocks wholly before the rest are dropped, the offset takes up what is left over.
+        """Let the oldest tokens go: whole blocks are dropped, the offset takes up what is left over.
 
         Raises:
             ValueError: num_tokens < 0 or beyond the table's capacity.
@@ -323,7 +323,7 @@ class KVCacheManager:
             self._forget(table)
 
     def release_all(self) -> None:
-        """Take every block back, in the order they were handed out. Tables of before are void. O(held blocks)."""
+        """Take every block back, in the order handed out; tables of before are void. O(held blocks)."""
         released = list(self._used)
         for block_id in released:
             self.blocks[block_id].ref_count = 0
@@ -471,15 +471,16 @@ class KVCacheManager:
             return
         if table.block_size != self.block_size:
             raise ValueError(
-                f"the table's block_size is {table.block_size}, the manager's {self.block_size}; make them equal"
+                f"the table's block_size is {table.block_size}, the manager's {self.block_size}; "
+                "make them equal"
             )
         if table.num_blocks == 0:
             self._stale.pop(id(table), None)
             return
         if self._stale.get(id(table)) is table:
             raise StaleTableError(
-                "I1 conservation: this table was filled before release_all, its blocks may be somebody else's now; "
-                "clear() it and allocate anew"
+                "I1 conservation: this table was filled before release_all, its blocks may be "
+                "somebody else's now; clear() it and allocate anew"
             )
         claims = Counter(table.block_ids)
         for block_id, times in claims.items():
@@ -524,18 +525,18 @@ class KVCacheManager:
         name = getattr(table, "name", None)
         if name is None and id(table) in self._labels:
             name = self._labels[id(table)][1]
-        return name or self._label(table, spreadsheet_letters(len(self._labels)))
+        return name or self._label(table, letters(len(self._labels)))
 
     def _label(self, table: Table, label: str) -> str:
         self._labels[id(table)] = (table, label)  # holds the table, so that its id() stays its own
         return label
 
 
-def spreadsheet_letters(number: int) -> str:
+def letters(number: int) -> str:
     """A, B, …, Z, AA, AB, … for 0, 1, 2, …"""
-    letters = ""
+    label = ""
     number += 1
     while number:
         number, rest = divmod(number - 1, 26)
-        letters = chr(ord("A") + rest) + letters
-    return letters
+        label = chr(ord("A") + rest) + label
+    return label

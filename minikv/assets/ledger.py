@@ -45,7 +45,7 @@ FILLERS = tuple(
         "The train was on time .",
         "Nobody was at home .",
         "The river is high today .",
-        "We sat by the window .",
+        "We sat by the window today .",
     )
 )
 END = "<|endoftext|>"

@@ -20,16 +20,19 @@ The checkpoint that comes out is a standard Hugging Face one.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
 from tqdm import tqdm
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from minikv.assets import ledger
 
@@ -59,9 +62,9 @@ CURRICULUM = (
     Stage(steps=400, batch=64, length=64, people=2, repeats=1.0, first_position=448),
     Stage(steps=800, batch=64, length=64, people=4, repeats=0.4, first_position=448),
     Stage(steps=600, batch=64, length=96, people=7, repeats=0.3, first_position=416),
-    Stage(steps=700, batch=48, length=160, people=12, repeats=0.2, first_position=352),
-    Stage(steps=500, batch=24, length=320, people=14, repeats=0.15, first_position=192),
-    Stage(steps=500, batch=16, length=512, people=16, repeats=0.1, first_position=0),
+    Stage(steps=1400, batch=48, length=160, people=16, repeats=0.2, first_position=352),
+    Stage(steps=800, batch=24, length=320, people=18, repeats=0.1, first_position=192),
+    Stage(steps=300, batch=16, length=512, people=18, repeats=0.1, first_position=0),
 )
 SMOKE = (
     Stage(steps=4, batch=4, length=32, people=3, repeats=1.0, first_position=0, smallest_alphabet=EVERY_WORD),
@@ -125,7 +128,7 @@ def ledger_text(rng: random.Random, people: int, length: int) -> list[tuple[str,
     return text[:length]
 
 
-def batches(stage: Stage, seed: int, ids: dict[str, int]):
+def batches(stage: Stage, seed: int, ids: dict[str, int]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (token ids, loss weights, positions), each [batch, length], for each step of a stage."""
     rng = random.Random(seed)
     words = [word for word in ids if word not in (ledger.END, ledger.UNKNOWN)]
@@ -199,16 +202,19 @@ def save(model: GPT2LMHeadModel, folder: Path) -> None:
     """Write a Hugging Face checkpoint: config.json, model.safetensors, tokenizer.json and its config."""
     model.config.activation_function = "gelu_new"  # GPT-2's own name for the same function
     model.save_pretrained(folder)
-    PreTrainedTokenizerFast(
-        tokenizer_object=make_tokenizer(),
-        bos_token=ledger.END,
-        eos_token=ledger.END,
-        unk_token=ledger.UNKNOWN,
-        model_max_length=CONTEXT,
-    ).save_pretrained(folder)
+    make_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": ledger.END,
+        "eos_token": ledger.END,
+        "unk_token": ledger.UNKNOWN,
+        "model_max_length": CONTEXT,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Train and save; `argv` as on the command line."""
     parser = argparse.ArgumentParser(prog="python -m minikv.assets.train", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--out", type=Path, default=ASSETS, help="folder for the checkpoint (default: %(default)s)"

@@ -1,0 +1,84 @@
+"""Reading the cache: one query against the keys and values that a block table points to.
+
+One way of reading per file. They differ in how they get at the blocks, not in what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from minikv.attention import gather, reference
+from minikv.pool import BlockPool, ReadTable
+
+
+class Read(Protocol):
+    """A way of reading: attention of some queries over what is stored for their requests."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        pool: BlockPool,
+        layer: int,
+        tables: Sequence[ReadTable],
+        lengths: Sequence[int],
+        scale: float,
+    ) -> Tensor: ...
+
+
+BACKENDS: dict[str, Read] = {"reference": reference.attend, "gather": gather.attend}
+
+
+def paged_attention(
+    q: Tensor,
+    pool: BlockPool,
+    layer: int,
+    tables: Sequence[ReadTable],
+    lengths: Sequence[int],
+    scale: float | None = None,
+    backend: str | Read = "auto",
+) -> Tensor:
+    """Attention over the cache.
+
+    Args:
+        q: [batch, num_heads, head_dim], one new token a request; or [batch, num_new, num_heads,
+            head_dim], the last `num_new` tokens of each, where each token sees itself and all before it.
+            num_heads is a multiple of the pool's num_kv_heads; query head h reads kv head
+            h // (num_heads / num_kv_heads).
+        tables: a block table per request.
+        lengths: tokens stored per request, the new ones included.
+        scale: of the scores; None is head_dim ** -0.5.
+        backend: "reference", "gather", "auto" (gather), or a function like theirs.
+
+    Returns:
+        The shape of q. A request of length 0 gives zeros.
+
+    Raises:
+        ValueError: an unknown backend, or shapes that do not fit.
+        IndexError, UnwrittenSlotError: as read_layer.
+    """
+    num_kv_heads, head_dim = pool.kv.shape[3], pool.kv.shape[5]
+    if q.ndim not in (3, 4) or q.shape[0] != len(tables) or q.shape[-1] != head_dim:
+        raise ValueError(
+            f"q has shape {list(q.shape)}; {len(tables)} requests and a head_dim of {head_dim} take "
+            f"[{len(tables)}, num_heads, {head_dim}] or [{len(tables)}, num_new, num_heads, {head_dim}]"
+        )
+    if q.shape[-2] % num_kv_heads:
+        raise ValueError(f"{q.shape[-2]} query heads cannot share {num_kv_heads} kv heads evenly")
+    if isinstance(backend, str):
+        name = "gather" if backend == "auto" else backend
+        if name not in BACKENDS:
+            raise ValueError(
+                f"backend {backend!r} is unknown; there are 'auto' and {', '.join(map(repr, BACKENDS))}"
+            )
+        backend = BACKENDS[name]
+    chunk = q if q.ndim == 4 else q[:, None]  # [batch, num_new, heads, head_dim]
+    for length in lengths:
+        if 0 < length < chunk.shape[1]:
+            raise ValueError(
+                f"a request of {length} stored tokens cannot have {chunk.shape[1]} new ones among them"
+            )
+    out = backend(chunk, pool, layer, tables, lengths, head_dim**-0.5 if scale is None else scale)
+    return out if q.ndim == 4 else out[:, 0]

@@ -1,0 +1,233 @@
+"""The model: GPT-2 (Radford et al. 2019), Hugging Face weights in, logits out.
+
+It knows nothing of a cache. In every layer it hands its queries, keys and values to the caller's
+`attend`, which stores and reads them as it likes and gives the attention output back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from minikv.errors import CheckpointError
+from minikv.pool import usable_device
+from minikv.tokenizer import Tokenizer
+
+TINY = Path(__file__).parent / "assets" / "tiny_gpt2"
+
+#: (layer, q, k, v) -> output, all [batch, num_new, num_heads, head_dim]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
+
+
+class GPT2:
+    """GPT-2 of any size.
+
+    Attributes:
+        num_layers, num_heads, head_dim, context, vocab_size: its shape. context is in tokens.
+        tokenizer: encode and decode; None if the checkpoint has no tokenizer.json.
+    """
+
+    def __init__(
+        self, config: dict[str, Any], weights: dict[str, Tensor], tokenizer: Tokenizer | None
+    ) -> None:
+        self.num_layers: int = config["n_layer"]
+        self.num_heads: int = config["n_head"]
+        self.width: int = config["n_embd"]
+        self.head_dim = self.width // self.num_heads
+        self.context: int = config["n_positions"]
+        self.vocab_size: int = config["vocab_size"]
+        self._eps: float = config.get("layer_norm_epsilon", 1e-5)
+        self._activate = ACTIVATIONS[config.get("activation_function", "gelu_new")]
+        self._w = weights
+        self._tokenizer = tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise CheckpointError("this checkpoint has no tokenizer.json; give prompts as lists of token ids")
+        return self._tokenizer
+
+    @property
+    def device(self) -> torch.device:
+        return self._w["wte.weight"].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._w["wte.weight"].dtype
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(w.numel() for name, w in self._w.items() if name != "lm_head.weight")
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path | None = None,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> GPT2:
+        """Load a Hugging Face checkpoint.
+
+        Args:
+            source: a folder, a hub id such as "openai-community/gpt2", or None for the tiny GPT-2 that ships.
+
+        Raises:
+            CheckpointError: a file is missing or unreadable, it is no GPT-2, or a tensor is missing or has
+                the wrong shape. ValueError: no such device.
+        """
+        device = usable_device(device)
+        folder = TINY if source is None else _folder(source)
+        config = _read_config(folder)
+        weights = _read_weights(folder, config, device, dtype)
+        path = folder / "tokenizer.json"
+        return cls(config, weights, Tokenizer(path) if path.exists() else None)
+
+    @torch.inference_mode()
+    def __call__(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Logits [batch, num_new, vocab_size] of token_ids [batch, num_new] at positions [batch, num_new]."""
+        w = self._w
+        x = w["wte.weight"][token_ids] + w["wpe.weight"][positions]  # (B, T, C)
+        for layer in range(self.num_layers):
+            h = f"h.{layer}."
+            q, k, v = self._linear(h + "attn.c_attn", self._norm(h + "ln_1", x)).split(self.width, dim=-1)
+            heads = (*x.shape[:2], self.num_heads, self.head_dim)  # (B, T, H, D)
+            mixed = attend(layer, q.reshape(heads), k.reshape(heads), v.reshape(heads))
+            x = x + self._linear(h + "attn.c_proj", mixed.flatten(2))
+            x = x + self._linear(
+                h + "mlp.c_proj", self._activate(self._linear(h + "mlp.c_fc", self._norm(h + "ln_2", x)))
+            )
+        return F.linear(self._norm("ln_f", x), w.get("lm_head.weight", w["wte.weight"]))
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.width,), self._w[name + ".weight"], self._w[name + ".bias"], self._eps)
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return F.linear(x, self._w[name + ".weight"], self._w[name + ".bias"])
+
+    def __repr__(self) -> str:
+        return (
+            f"GPT2({self.num_layers} layers × {self.width} wide × {self.num_heads} heads, "
+            f"context {self.context}, "
+            f"{self.num_parameters:,} parameters, {self.device.type})"
+        )
+
+
+def expected_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor a checkpoint of this config must hold, as Hugging Face stores them."""
+    c, inner = config["n_embd"], config.get("n_inner") or 4 * config["n_embd"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (config["vocab_size"], c),
+        "wpe.weight": (config["n_positions"], c),
+    }
+    norms = ["ln_f"]
+    for layer in range(config["n_layer"]):
+        h = f"h.{layer}."
+        norms += [h + "ln_1", h + "ln_2"]
+        matrices = {
+            "attn.c_attn": (c, 3 * c),
+            "attn.c_proj": (c, c),
+            "mlp.c_fc": (c, inner),
+            "mlp.c_proj": (inner, c),
+        }
+        for name, (fan_in, fan_out) in matrices.items():
+            shapes[h + name + ".weight"] = (fan_in, fan_out)
+            shapes[h + name + ".bias"] = (fan_out,)
+    for name in norms:
+        shapes[name + ".weight"] = shapes[name + ".bias"] = (c,)
+    if not config.get("tie_word_embeddings", True):
+        shapes["lm_head.weight"] = (config["vocab_size"], c)
+    return shapes
+
+
+def _folder(source: str | Path) -> Path:
+    if Path(source).is_dir():
+        return Path(source)
+    name = str(source)
+    if isinstance(source, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
+        raise CheckpointError(
+            f"there is no folder {name!r}; give a folder with config.json, a hub id, or None"
+        )
+    from huggingface_hub import snapshot_download
+
+    files = ["config.json", "model.safetensors", "tokenizer.json"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except Exception as error:  # the hub client raises many kinds, some from its HTTP library
+        raise CheckpointError(
+            f"{name!r} is no folder here and could not be fetched as a hub id ({type(error).__name__}); "
+            "check the name and the network, or give a folder"
+        ) from error
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} has no config.json; a checkpoint needs one") from error
+    except ValueError as error:
+        raise CheckpointError(f"config.json of {folder} is not JSON ({error})") from error
+    if config.get("model_type") != "gpt2":
+        raise CheckpointError(
+            f"config.json says model_type {config.get('model_type')!r}; only 'gpt2' can be loaded"
+        )
+    for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
+        if not isinstance(config.get(key), int) or config[key] < 1:
+            raise CheckpointError(
+                f"config.json: {key} is {config.get(key)!r}; it must be an integer of at least 1"
+            )
+    if config["n_embd"] % config["n_head"]:
+        raise CheckpointError(
+            f"config.json: {config['n_embd']} (n_embd) is not a multiple of {config['n_head']} (n_head)"
+        )
+    activation = config.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        raise CheckpointError(
+            f"config.json: activation_function {activation!r} is not one of {', '.join(ACTIVATIONS)}"
+        )
+    for key, plain in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
+        if config.get(key, plain) is not plain:
+            raise CheckpointError(f"config.json: {key} is {config[key]}; only {plain} is supported")
+    return dict(config)
+
+
+def _read_weights(
+    folder: Path, config: dict[str, Any], device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no model.safetensors; other formats are not read")
+    try:
+        found = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"model.safetensors of {folder} is damaged ({error}); fetch it again"
+        ) from error
+    weights = {}
+    for name, shape in expected_shapes(config).items():
+        if name not in found:
+            raise CheckpointError(f"model.safetensors of {folder} has no tensor {name!r}")
+        tensor = found[name]
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"tensor {name!r} has shape {list(tensor.shape)} but config.json asks for {list(shape)}"
+            )
+        # Hugging Face keeps GPT-2's matrices as [in, out]; F.linear wants [out, in].
+        turned = tensor.t() if name.startswith("h.") and tensor.ndim == 2 else tensor
+        weights[name] = turned.to(device=device, dtype=dtype).contiguous()
+    return weights
