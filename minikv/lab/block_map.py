@@ -7,8 +7,10 @@ JavaScript plays them and draws; it knows nothing of what an event means.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -153,7 +155,15 @@ class BlockMap(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle or ({}, {})
-        return {**data, "text/html": f"<div>{self.to_svg()}</div>", "text/plain": self.to_text()}, metadata
+        return {**data, "text/html": self._to_html(), "text/plain": self.to_text()}, metadata
+
+    def _to_html(self) -> str:
+        """Picture and text; an image, since inline SVG is taken apart where a notebook is not trusted."""
+        picture = base64.b64encode(self.to_svg().encode()).decode()
+        text = escape(self.to_text())
+        alt = escape(self.to_text().partition("\n")[0])
+        image = f'<img alt="{alt}" src="data:image/svg+xml;base64,{picture}">'
+        return f"{image}<details><summary>The same as text</summary><pre>{text}</pre></details>"
 
     def __repr__(self) -> str:
         return f"BlockMap(step {self.step} of {self.event_log!r})"

@@ -86,9 +86,9 @@ class _Page:
             f"{_paint('fill', fill)}{_paint('stroke', line)}{_attributes(more)}/>"
         )
 
-    def raw(self, element: str) -> None:
-        """Any other element."""
-        self._body.append(element)
+    def raw(self, element: str, at_the_back: bool = False) -> None:
+        """Any other element, in front of or behind all that is there."""
+        self._body.insert(0 if at_the_back else len(self._body), element)
 
     def pattern(self, x: float, y: float, size: tuple[float, float], ink: str, kind: str) -> None:
         """A rectangle filled with the pattern that belongs to an owner."""
@@ -170,7 +170,8 @@ class _Drawing:
         self._broken = {found.block_id for found in frame.state.violations}
         self._main = frame.blocks[0] if frame.blocks else None
         self._numbers = {name: number for number, name in enumerate(frame.state.requests)}
-        self._ends: dict[str, tuple[float, float]] = {}  # of the line: "logical", "physical"
+        self._ends: dict[str, tuple[float, float]] = {}  # corners of the linked blocks: "logical", "physical"
+        self._line_end = self._edge = 0.0  # right end of the line of boxes being drawn, of the linked one
         self._big = frame.state.num_blocks > MANY_BLOCKS
         size = frame.state.block_size
         self._columns = 1 if size == 1 else 2 if size <= 4 else 4
@@ -206,6 +207,8 @@ class _Drawing:
         across = max(1, int((_POOL_LEFT - 24 - _LEFT + _BOX_GAP) // (self._box[0] + _BOX_GAP)))
         for index in range(len(entries)):
             row, column = divmod(index, across)
+            in_line = min(across, len(entries) - row * across)
+            self._line_end = _LEFT + in_line * (self._box[0] + _BOX_GAP) - _BOX_GAP
             x = _LEFT + column * (self._box[0] + _BOX_GAP)
             self._entry(request, index, x, y + row * (self._box[1] + _BOX_GAP))
         rows = max(1, -(-len(entries) // across))
@@ -243,7 +246,7 @@ class _Drawing:
             and "logical" not in self._ends
             and request.name == self._frame.event.get("request")
         ):
-            self._ends["logical"] = (x + self._box[0], y + self._box[1] / 2)
+            self._ends["logical"], self._edge = (x, y), self._line_end
         if not self._big:
             self._slots(request, index, x + 6, y + 25)
 
@@ -293,7 +296,7 @@ class _Drawing:
         count = self._state.ref_counts[block]
         owners = self._owners(block)
         is_free = place is not None and count == 0
-        self._outlined(block, x, y, _CELL, "none" if is_free else "panel", "line", is_free)
+        self._outlined(block, x, y, _CELL, "bg" if is_free else "panel", "line", is_free)
         self._page.text(x + 8, y + 16, f"P{block}", "soft" if is_free else "ink", 11)
         if place is not None:
             self._page.text(x + _CELL[0] - 8, y + 16, f"#{place}", "soft", 10.5, text_anchor="end")
@@ -304,7 +307,7 @@ class _Drawing:
         self._page.text(at, y + 16, str(count), "ink", 12, text_anchor="end", font_weight=700)
         self._tags(owners, x + 6, y + 25, _CELL[0] - 12)
         if block == self._main:
-            self._ends["physical"] = (x, y + _CELL[1] / 2)
+            self._ends["physical"] = (x, y)
 
     def _owners(self, block: int) -> list[tuple[str, str, str]]:
         """(label, ink, pattern) of each holder."""
@@ -316,19 +319,16 @@ class _Drawing:
 
     def _tags(self, owners: list[tuple[str, str, str]], x: float, y: float, width: float) -> None:
         drawn = owners if len(owners) <= 3 else owners[:2]
-        parts = len(drawn) + (len(owners) > len(drawn))
-        each = (width - 3 * (parts - 1)) / max(1, parts)
-        for number, (label, ink, kind) in enumerate(drawn):
-            left = x + number * (each + 3)
-            self._page.pattern(left, y, (each, 21), ink, kind)
-            words = _cut(label, each - 4, 11)
-            halo = {"stroke_width": 3, "paint_order": "stroke", "stroke_linejoin": "round"}
-            more = {"text_anchor": "middle", "font_weight": 700, **halo}
-            self._page.raw(_haloed(left + each / 2, y + 15, words, ink, more))
-        if parts > len(drawn):
-            rest = f"+{len(owners) - len(drawn)}"
-            middle = x + (parts - 0.5) * (each + 3) - 2
-            self._page.text(middle, y + 15, rest, "ink", 11, text_anchor="middle", font_weight=700)
+        rest = len(owners) - len(drawn)
+        room = width - 3 * (len(drawn) - 1) - (24 if rest else 0)
+        letters = sum(len(label) + 2 for label, _, _ in drawn)
+        for label, ink, kind in drawn:  # a longer name gets more room
+            own = room * (len(label) + 2) / letters
+            self._page.pattern(x, y, (own, 21), ink, kind)
+            self._page.raw(_haloed(x + own / 2, y + 15, _cut(label, own - 2, 11), ink))
+            x += own + 3
+        if rest:
+            self._page.text(x + 11, y + 15, f"+{rest}", "ink", 11, text_anchor="middle", font_weight=700)
         if not owners:
             self._page.text(x + width / 2, y + 14, "nobody", "warn", 11, text_anchor="middle")
 
@@ -359,18 +359,28 @@ class _Drawing:
         if len(self._ends) < 2:
             return
         (x1, y1), (x2, y2) = self._ends["logical"], self._ends["physical"]
-        bend = max(30.0, (x2 - x1) / 2)
-        self._page.raw(
-            f'<path d="M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}" '
-            f'fill="none" stroke-width="2"{_paint("stroke", "accent")}/>'
-            f'<circle cx="{x2:g}" cy="{y2:g}" r="3.5"{_paint("fill", "accent")}/>'
-        )
+        # Between the blocks on both sides, so that none is crossed.
+        edge, first = self._edge, x2 == _POOL_LEFT
+        alone = edge == x1 + self._box[0]
+        x, y = x1 + self._box[0] / 2, y1 + (self._box[1] / 2 if alone else self._box[1] + 4)
+        out = f"M{edge:g} {y:g}" if alone else f"M{x:g} {y - 4:g}Q{x:g} {y:g} {x + 6:g} {y:g}H{edge:g}"
+        gutter, lane = (x2, y2 + _CELL[1] / 2) if first else (_POOL_LEFT - 12.0, y2 - 4)
+        bend = max(24.0, (gutter - edge) / 2)
+        curve = f"{out}C{edge + bend:g} {y:g} {gutter - bend:g} {lane:g} {gutter:g} {lane:g}"
+        end = (gutter, lane) if first else (x2 + 16, y2)
+        path = curve if first else f"{curve}H{end[0] - 5:g}Q{end[0]:g} {lane:g} {end[0]:g} {y2:g}"
+        line = f'<path d="{path}" fill="none" stroke-width="2"{_paint("stroke", "accent")}/>'
+        self._page.raw(line, at_the_back=True)
+        self._page.raw(f'<circle cx="{end[0]:g}" cy="{end[1]:g}" r="4"{_paint("fill", "accent")}/>')
 
 
-def _haloed(x: float, y: float, words: str, ink: str, more: dict[str, object]) -> str:
+def _haloed(x: float, y: float, words: str, ink: str) -> str:
     """Text with a rim in its background's colour, to be legible on a pattern."""
+    rim = (
+        'stroke-width="3" stroke-linejoin="round" paint-order="stroke" text-anchor="middle" font-weight="700"'
+    )
     colours = f"{_paint('fill', f'ink-{ink}')}{_paint('stroke', f'tint-{ink}')}"
-    return f'<text x="{x:g}" y="{y:g}" font-size="11"{colours}{_attributes(more)}>{escape(words)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" font-size="11" {rim}{colours}>{escape(words)}</text>'
 
 
 # ---- below the map: free queue, memory, invariants ----------------------------------------------

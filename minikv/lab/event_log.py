@@ -118,7 +118,9 @@ class EventLog:
     def load(cls, path: str | Path) -> EventLog:
         """Read what `save` wrote. Raises EventError naming the file, the line and the value."""
         log = cls()
-        for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n")[:-1], 1):
+        # Not splitlines: a word may hold other line ends than this one.
+        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        for number, line in enumerate(lines if lines != [""] else [], 1):
             try:
                 log(json.loads(line))
             except json.JSONDecodeError as error:

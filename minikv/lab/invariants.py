@@ -56,7 +56,9 @@ def judge_write(state: dict[str, Any], books: Books, number: int, event: Event) 
         if state["ref"][block] != 1:
             yield ("I4", number, block), "I4", block, _shared_write(state, books, number, block)
     for position, slot in enumerate(event["slots"], event["start"]):
-        if (sentence := _misplaced("write", state, request, position, slot)) is not None:
+        if slot_of(state, request, position) is None:
+            return  # beyond the table: what is stored no longer fits, and judge_table says so
+        if (sentence := _misplaced("written to", state, request, position, slot)) is not None:
             yield ("I5", "write", number, slot // size), "I5", slot // size, sentence
             return
 
@@ -121,13 +123,12 @@ def _shared_write(state: dict[str, Any], books: Books, number: int, block: int) 
 
 
 def _misplaced(
-    verb: str, state: dict[str, Any], request: dict[str, Any], position: int, slot: int
+    done: str, state: dict[str, Any], request: dict[str, Any], position: int, slot: int
 ) -> str | None:
     right = slot_of(state, request, position)
     if right == slot:
         return None
     size = state["block_size"]
-    done = {"write": "written to", "read": "read from"}[verb]
     place = f"block {slot // size}, slot {slot % size}"
     seen = f"Position {position} of request {request['name']} was {done} {place}"
     if right is None:
@@ -144,7 +145,7 @@ def _bad_read(state: dict[str, Any], request: dict[str, Any], position: int, slo
             f"Position {position} of request {request['name']} was read from block {block}, slot {place}, "
             "which was never written."
         )
-    return _misplaced("read", state, request, position, slot)
+    return _misplaced("read from", state, request, position, slot)
 
 
 def _all_written(state: dict[str, Any], request: dict[str, Any], length: int) -> bool:

@@ -50,7 +50,7 @@ class LabServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # One interrupt asks a question; a terminate waits for open connections. The kernels end with their parent.
+        # A server with open connections may take its time; its kernels end with it either way.
         self._process.terminate()
         try:
             self._process.wait(timeout=10)
@@ -112,7 +112,7 @@ class Lab:
         """Open a copy of this notebook and wait for its kernel."""
         shutil.copy(notebook, self.server.notebooks / notebook.name)
         self.page.goto(f"{self.server.url}/lab/tree/{notebook.name}?reset")
-        # The indicator says idle before the page has its own line to the kernel, and what is run then is lost.
+        # The indicator says idle before the page has its line to the kernel, and what is run then is lost.
         self.page.wait_for_function(
             """() => {
                 const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;

@@ -145,7 +145,9 @@ class View {
     this.sentence = element("p", { class: "mk-sentence", "aria-live": "polite", "aria-atomic": "true" });
     this.stage = element("div", { class: "mk-stage" }, this.buildLogical(), this.buildPhysical());
     this.links = vector("svg", { class: "mk-links", "aria-hidden": "true" });
+    this.ends = vector("svg", { class: "mk-link-ends", "aria-hidden": "true" });
     this.stage.prepend(this.links);
+    this.stage.append(this.ends);
     this.detail = element("p", { class: "mk-detail" });
     this.help = this.buildHelp();
     this.root.append(
@@ -205,8 +207,8 @@ class View {
   buildPhysical() {
     this.pool = element("div", { class: "mk-pool", role: "listbox", "aria-label": "Blocks of the pool" });
     const title = element("h3", {}, "Physical", element("span", {}, "the pool"));
-    const hint = element("p", { class: "mk-hint" }, "bold = ref count · #n = place in the free queue");
-    return element("section", { class: "mk-physical" }, title, hint, this.pool);
+    this.poolHint = element("p", { class: "mk-hint" });
+    return element("section", { class: "mk-physical" }, title, this.poolHint, this.pool);
   }
 
   buildFooter() {
@@ -423,6 +425,15 @@ class View {
     const option = event.target.closest(".mk-option");
     if (option) this.makeTabStop(option);
     this.setFocused(option ? this.placeOf(option) : null);
+    this.labelFocused();
+  }
+
+  labelFocused() {
+    // Small blocks get their full label when it is needed, a thousand labels a step would cost too much.
+    if (!this.big || !this.focused) return;
+    const { block, request, index } = this.focused;
+    const label = this.describe(this.player.state, block);
+    document.activeElement.setAttribute("aria-label", request === undefined ? label : `L${index}. ${label}`);
   }
 
   makeTabStop(option) {
@@ -462,7 +473,7 @@ class View {
     this.standing = state.violations.filter((found) => found.until === null);
     this.broken = new Set(this.standing.map((found) => found.block));
     this.marked = new Set(this.model.get("highlight"));
-    this.root.classList.toggle("is-big", state.num_blocks > BIG);
+    this.useSize(state.num_blocks > BIG);
     this.root.classList.remove("is-empty");
     const focused = document.activeElement;
     this.drawHead();
@@ -473,6 +484,15 @@ class View {
     this.keepTabStops(focused);
     this.showMain();
     this.drawLinks();
+  }
+
+  useSize(big) {
+    if (big === this.big) return;
+    this.big = big;
+    this.root.classList.toggle("is-big", big);
+    for (const row of this.rows) row.node.remove(); // what was drawn in the other size is of no use
+    this.rows = [];
+    this.cells = [];
   }
 
   renderEmpty() {
@@ -548,7 +568,9 @@ class View {
 
   drawRequests(state) {
     const slots = counted(state.block_size, "slot");
-    setText(this.logicalHint, `each box is a block of ${slots}, each cell a token`);
+    const inside = this.big ? "coloured as far as it is written" : "each cell a token";
+    setText(this.logicalHint, `each box is a block of ${slots}, ${inside}`);
+    setText(this.poolHint, this.big ? "×n = ref count above 1" : "bold = ref count · #n = place in the free queue");
     while (this.rows.length > state.requests.length) this.rows.pop().node.remove();
     state.requests.forEach((request, number) => this.drawRequest(state, request, number));
     const gone = state.requests.filter((request) => !isShown(request)).map((request) => request.name);
@@ -589,6 +611,7 @@ class View {
   drawBox(state, request, row, number, index, block) {
     if (index === row.boxes.length) row.boxes.push(newBox(row, number, index));
     const box = row.boxes[index];
+    if (this.big) return this.drawSmallBox(state, request, box, index, block);
     const slots = this.slotsOf(state, request, index, block);
     const flags = this.flags(block);
     const count = state.ref[block];
@@ -603,11 +626,30 @@ class View {
     box.node.replaceChildren(...this.boxParts(state, index, block, count, slots));
   }
 
+  drawSmallBox(state, request, box, index, block) {
+    // One element without children: a thousand of these are drawn within one seek.
+    const size = state.block_size;
+    const dead = Math.max(0, Math.min(size, request.offset - index * size));
+    const used = dead + countWritten(state.words[block], dead);
+    const flags = this.flags(block);
+    const count = state.ref[block];
+    const signature = `${block}|${count}|${flags}|${used}|${dead}`;
+    if (box.signature === signature) return;
+    box.signature = signature;
+    if (box.block !== block) {
+      box.block = block;
+      box.node.dataset.block = block;
+      box.node.textContent = `L${index} → P${block}`;
+    }
+    box.node.className = `mk-option mk-box ${flags}`;
+    box.node.style.setProperty("--used", `${(100 * used) / size}%`);
+    setData(box.node, "count", count > 1 ? `×${count}` : "");
+  }
+
   boxParts(state, index, block, count, slots) {
     const head = element("div", { class: "mk-box-head" });
     head.append(element("span", {}, `L${index} → `, element("b", {}, `P${block}`)));
     if (count > 1) head.append(element("span", { class: "mk-shared", title: `${count} holders` }, `×${count}`));
-    if (state.num_blocks > BIG) return [head, fillBar(slots)];
     const grid = element("div", { class: "mk-slots", style: `--columns:${slotColumns(state.block_size)}` });
     grid.append(...slots.map(({ kind, text }) => element("span", { class: `mk-slot ${kind}`, title: text }, text)));
     return [head, grid];
@@ -675,12 +717,13 @@ class View {
     const cell = this.cells[block];
     const free = this.places.has(block) && state.ref[block] === 0;
     // In a big pool the places are not drawn, so that taking one block does not redraw all free ones.
-    const place = state.num_blocks > BIG ? "" : (this.places.get(block) ?? "");
+    const place = this.big ? "" : (this.places.get(block) ?? "");
     const cached = state.other[block] > 0;
     const flags = `${this.flags(block)}${free ? " is-free" : ""}`;
     const signature = `${state.ref[block]}|${place}|${flags}|${holders}|${cached}`;
     if (cell.signature === signature) return;
     cell.signature = signature;
+    if (this.big) return drawSmallCell(state, cell.node, block, flags, holders, cached);
     cell.node.className = `mk-option mk-cell ${flags}`;
     cell.node.setAttribute("aria-label", this.describe(state, block));
     const head = element("div", { class: "mk-cell-head" }, element("span", {}, `P${block}`));
@@ -739,12 +782,14 @@ class View {
       return element("span", { class: `mk-part is-${name}`, style: `flex-grow:${number}`, title: `${name} ${number}` }, label);
     });
     this.bar.replaceChildren(...pieces);
-    const split = `${tokens} tokens, ${unused} unused, ${before} before offset, ${free} free`;
-    this.bar.setAttribute("aria-label", `${slots} slots: ${split}`);
+    const names = { tokens: "tokens", unused: "unused", before: "before offset", free: "free" };
+    this.bar.setAttribute("aria-label", `${slots} slots: ${parts.map(([name, number]) => `${number} ${names[name]}`).join(", ")}`);
+    const legend = parts.map(([name, number]) => {
+      return element("span", {}, element("span", { class: `mk-swatch is-${name}` }), `${number} ${names[name]}`);
+    });
     const blocks = [`${held} of ${state.num_blocks} blocks held`, `peak ${peak}`];
     if (saved) blocks.push(`sharing saves ${saved}`);
-    const line = (words) => element("div", {}, words);
-    this.barText.replaceChildren(line(`${split}`), line(blocks.join(" · ")));
+    this.barText.replaceChildren(...legend, element("span", { class: "mk-blocks" }, blocks.join(" · ")));
   }
 
   drawInvariants() {
@@ -799,6 +844,7 @@ class View {
     if (lost) this.root.focus({ preventScroll: true }); // its block left the table: keys go on working
     const option = document.activeElement?.closest?.(".mk-option");
     if (option && this.root.contains(option)) this.focused = this.placeOf(option);
+    this.labelFocused();
   }
 
   showMain() {
@@ -830,8 +876,12 @@ class View {
       }
     }
     setText(this.detail, cell ? this.describe(this.player.state, place.block) : "");
-    const paths = cell ? drawn.flatMap((box) => this.link(box, cell)) : [];
-    this.links.replaceChildren(...paths);
+    this.links.replaceChildren();
+    this.ends.replaceChildren();
+    const links = cell ? drawn.flatMap((box) => this.link(box, cell)) : [];
+    // Behind the blocks, where they leave room for a line to be seen; in a big pool they do not.
+    (this.big ? this.ends : this.links).append(...links.map((link) => link.path));
+    this.ends.append(...links.map((link) => link.end));
   }
 
   eventPlace() {
@@ -846,18 +896,18 @@ class View {
     const to = within(cell.getBoundingClientRect(), origin);
     const pool = within(this.pool.getBoundingClientRect(), origin);
     const beside = pool.left > from.right;
-    const { d, end } = beside ? acrossPath(from, to, pool) : downPath(from, to);
+    const edge = within(lineEnd(box.node).getBoundingClientRect(), origin).right;
+    const { d, end } = beside ? acrossPath(from, edge, to, pool) : downPath(from, to);
     const ink = inkClass(Number(box.node.dataset.request));
-    return [
-      vector("path", { d, class: `mk-link ${ink}` }),
-      vector("circle", { cx: end[0], cy: end[1], r: 4, class: `mk-link-end ${ink}` }),
-    ];
+    const path = vector("path", { d, class: `mk-link ${ink}` });
+    return [{ path, end: vector("circle", { cx: end[0], cy: end[1], r: 4, class: `mk-link-end ${ink}` }) }];
   }
 }
 
 // ---- drawing without the view's state -------------------------------------------------------------
 
 const inkClass = (number) => `mk-ink-${number % INKS} mk-pattern-${number % PATTERNS}`;
+const CACHE_CLASSES = "mk-ink-cache mk-pattern-cache";
 const isShown = (request) => request.blocks.length > 0 || request.status !== "finished";
 
 function facts(request) {
@@ -874,19 +924,32 @@ function newBox(row, number, index) {
   return { node, signature: null, block: null };
 }
 
-function fillBar(slots) {
-  const bar = element("div", { class: "mk-small-bar" });
-  const kinds = ["is-dead", "is-written", "is-chosen", "is-empty"];
-  for (const kind of kinds) {
-    const number = slots.filter((slot) => slot.kind.split(" ")[0] === kind).length;
-    if (number) bar.append(element("span", { class: kind, style: `flex-grow:${number}` }));
-  }
-  return bar;
+function countWritten(words, from) {
+  let found = 0;
+  for (let place = from; place < words.length; place++) if (words[place] !== null) found += 1;
+  return found;
+}
+
+function setData(node, name, value) {
+  if (value) node.dataset[name] = value;
+  else delete node.dataset[name];
+}
+
+function drawSmallCell(state, node, block, flags, holders, cached) {
+  const names = holders.map((number) => state.requests[number].name);
+  if (cached) names.push("cache");
+  const held = state.ref[block] > 0 || names.length > 0;
+  const label = names.length > 1 ? `${names[0]} +${names.length - 1}` : (names[0] ?? (held ? "nobody" : ""));
+  const ink = holders.length ? inkClass(holders[0]) : cached ? CACHE_CLASSES : "";
+  node.className = `mk-option mk-cell ${flags} ${ink}`;
+  if (!node.firstChild) node.append(element("span", { class: "mk-id" }), "");
+  setText(node.firstChild, state.ref[block] > 1 ? `P${block} ×${state.ref[block]}` : `P${block}`);
+  if (node.lastChild.data !== label) node.lastChild.data = label;
 }
 
 function tags(state, holders, cached) {
   const all = holders.map((number) => [state.requests[number].name, inkClass(number)]);
-  if (cached) all.push(["cache", "mk-ink-cache mk-pattern-cache"]);
+  if (cached) all.push(["cache", CACHE_CLASSES]);
   if (!all.length) return element("div", { class: "mk-tags" }, element("span", { class: "mk-nobody" }, "nobody"));
   const drawn = all.length > TAGS_SHOWN ? all.slice(0, TAGS_SHOWN - 1) : all;
   const node = element("div", { class: "mk-tags" });
@@ -912,8 +975,7 @@ function neighbour(option, options, direction) {
 }
 
 function scrollerOf(node) {
-  const scroller = node.closest(".mk-boxes, .mk-pool");
-  return scroller && scroller.scrollHeight > scroller.clientHeight + 1 ? scroller : null;
+  return node.closest(".is-big .mk-requests, .minikv-block-map:not(.is-big) .mk-boxes, .mk-pool");
 }
 
 function reveal(node) {
@@ -939,20 +1001,30 @@ function within(rect, origin) {
   return { left, top, right: left + rect.width, bottom: top + rect.height, width: rect.width, height: rect.height };
 }
 
-function acrossPath(from, to, pool) {
-  // Over to the pool, and there between the rows of cells, so that no block is crossed.
-  const y = from.top + from.height / 2;
-  const gutter = pool.left - 10;
-  if (to.left - pool.left < 12) {
-    const end = [to.left - 1, to.top + to.height / 2];
-    const bend = Math.max(24, (end[0] - from.right) / 2);
-    return { d: `M${from.right} ${y}C${from.right + bend} ${y} ${end[0] - bend} ${end[1]} ${end[0]} ${end[1]}`, end };
-  }
-  const lane = to.top - 5;
+function acrossPath(from, edge, to, pool) {
+  // Between the blocks on both sides, so that none is crossed: out of the box, below its neighbours to the
+  // line's right edge, over to the pool, and above the cell's neighbours to the cell.
+  const middle = from.top + from.height / 2;
+  const y = edge > from.right ? from.bottom + 5 : middle;
+  const x = from.left + from.width / 2;
+  const start = edge > from.right ? `M${x} ${from.bottom}Q${x} ${y} ${x + 6} ${y}H${edge}` : `M${edge} ${y}`;
+  const first = to.left - pool.left < 12;
+  const gutter = first ? to.left : pool.left - 10;
+  const lane = first ? to.top + to.height / 2 : to.top - 5;
+  const bend = Math.max(24, (gutter - edge) / 2);
+  const over = `C${edge + bend} ${y} ${gutter - bend} ${lane} ${gutter} ${lane}`;
+  if (first) return { d: start + over, end: [gutter, lane] };
   const end = [to.left + Math.min(14, to.width / 2), to.top];
-  const bend = Math.max(24, (gutter - from.right) / 2);
-  const over = `C${from.right + bend} ${y} ${gutter - bend} ${lane} ${gutter} ${lane}`;
-  return { d: `M${from.right} ${y}${over}H${end[0] - 5}Q${end[0]} ${lane} ${end[0]} ${end[1]}`, end };
+  return { d: `${start}${over}H${end[0] - 5}Q${end[0]} ${lane} ${end[0]} ${end[1]}`, end };
+}
+
+function lineEnd(node) {
+  // The last block in the same line as `node`.
+  let last = node;
+  for (let next = node; next && next.offsetTop === node.offsetTop; next = next.nextElementSibling) {
+    if (next.offsetWidth) last = next;
+  }
+  return last;
 }
 
 function downPath(from, to) {
