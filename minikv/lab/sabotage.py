@@ -1,0 +1,108 @@
+"""Break one invariant on purpose, see what the model then says, and put it back.
+
+    with sabotage("ignored-offset", bench):
+        bench.finish_sentence(request)      # the reader begins at the wrong slot
+
+Each switch replaces one part of a workbench through the same door that a learner's own code uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from minikv.attention import gather
+from minikv.lab.workbench import Workbench
+from minikv.pool import BlockPool, ReadTable
+
+Undo = Callable[[], None]
+
+
+class Switch(NamedTuple):
+    """One way to break the cache."""
+
+    invariant: str  # which promise is broken
+    says: str  # what is wrong, in a sentence
+    install: Callable[..., Undo]  # (bench, **options) -> what puts it back
+
+
+@contextmanager
+def sabotage(name: str, bench: Workbench, **options: Any) -> Iterator[Switch]:
+    """Break `bench` as `name` says, for the length of a with block.
+
+    Raises:
+        ValueError: there is no such switch. TypeError: an option that the switch does not take.
+    """
+    if name not in SWITCHES:
+        raise ValueError(f"there is no sabotage {name!r}; there are {', '.join(SWITCHES)}")
+    switch = SWITCHES[name]
+    undo = switch.install(bench, **options)
+    bench.log({"op": "note", "text": f"Sabotage on: {switch.says}"})
+    try:
+        yield switch
+    finally:
+        undo()
+        bench.log({"op": "note", "text": f"Sabotage off: {name} is put back."})
+
+
+class _WithoutOffset:
+    """A table read as if its first token lay at the start of the first block."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def slots(self, start: int, stop: int) -> np.ndarray:
+        block_size, places = self._table.block_size, np.arange(start, stop)
+        return np.array(self._table.block_ids)[places // block_size] * block_size + places % block_size
+
+
+def _ignore_offset(bench: Workbench) -> Undo:
+    honest = bench.loop.backend
+
+    def read(
+        q: Tensor,
+        pool: BlockPool,
+        layer: int,
+        tables: Sequence[ReadTable],
+        lengths: Sequence[int],
+        scale: float,
+    ) -> Tensor:
+        shifted = [_WithoutOffset(table) for table in tables]
+        if layer == 0:
+            for table, wrong, length in zip(tables, shifted, lengths, strict=True):
+                slots = wrong.slots(0, length).tolist()
+                bench.log({"op": "read", "request": table.name, "length": length, "slots": slots})  # type: ignore[attr-defined]
+        return gather.attend(q, pool, layer, shifted, lengths, scale)
+
+    bench.loop.backend = read
+
+    def undo() -> None:
+        bench.loop.backend = honest
+
+    return undo
+
+
+def _swap_entries(bench: Workbench, table: Any, first: int, second: int) -> Undo:
+    def swap() -> None:
+        a, b = table.block_ids[first], table.block_ids[second]
+        table.replace_block(first, b)
+        table.replace_block(second, a)
+
+    swap()
+    return swap
+
+
+SWITCHES: dict[str, Switch] = {
+    "ignored-offset": Switch(
+        "I6 written-first",
+        "the reader ignores the table's offset and begins at the block's first slot",
+        _ignore_offset,
+    ),
+    "swapped-entries": Switch(
+        "I5 capacity", "two entries of a block table change places behind the manager's back", _swap_entries
+    ),
+}

@@ -1,0 +1,118 @@
+"""A workbench: model, manager, pool and event log, wired together, for notebooks.
+
+bench = Workbench(num_blocks=16, block_size=4)
+bench.ask("Ada has three red kites . Bo has two gold cups . What does Bo have ?")
+bench.map()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minikv.attention import Read
+from minikv.block_table import BlockTable
+from minikv.decode import DecodeLoop, Request
+from minikv.gpt2 import GPT2
+from minikv.lab.block_map import BlockMap
+from minikv.lab.event_log import EventLog
+from minikv.manager import KVCacheManager
+from minikv.pool import BlockPool
+
+
+class Workbench:
+    """Everything a notebook needs to run requests and to see what happens to the blocks.
+
+    Args:
+        num_blocks, block_size: of the pool; small, so that it can be seen whole.
+        model: None is the tiny GPT-2 that ships.
+        backend: how attention reads the pool.
+        new_table: makes an empty block table from a block size; a learner's own class can stand in.
+
+    Attributes:
+        model, pool, manager, loop, log: the parts.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int = 16,
+        block_size: int = 4,
+        model: GPT2 | None = None,
+        backend: str | Read = "auto",
+        new_table: Callable[[int], Any] = BlockTable,
+    ) -> None:
+        self.model = model or GPT2.from_pretrained()
+        self.log = EventLog()
+        self.pool = BlockPool(
+            num_blocks,
+            block_size,
+            self.model.num_layers,
+            self.model.num_heads,
+            self.model.head_dim,
+            self.model.device,
+            self.model.dtype,
+        )
+        self.manager = KVCacheManager(num_blocks, block_size, self.pool, self.log)
+        self.loop = DecodeLoop(self.model, self.manager, self.pool, backend, new_table, self.log)
+
+    @property
+    def observer(self) -> EventLog:
+        """The event log, under the name that `BlockMap` looks for."""
+        return self.log
+
+    def start(self, prompt: str, name: str | None = None) -> Request:
+        """A new request; nothing is allocated or computed yet. UnknownWordError for an unknown word."""
+        return self.loop.start(self.model.tokenizer.encode(prompt), name)
+
+    def prefill(self, request: Request) -> str:
+        """Store the prompt's KV; returns the first new word."""
+        return self.model.tokenizer.word(self.loop.prefill(request))
+
+    def step(self, *requests: Request) -> str:
+        """One decode step of all these requests together; returns their new words."""
+        return " ".join(self.model.tokenizer.word(t) for t in self.loop.step(requests))
+
+    def finish_sentence(self, request: Request, max_new_tokens: int = 12) -> str:
+        """Decode until a full stop, at most `max_new_tokens` tokens in all; returns what was generated."""
+        if request.num_stored < request.prompt_length:
+            self.loop.prefill(request)
+        while not self.said(request).endswith(".") and len(request.generated) < max_new_tokens:
+            self.loop.step([request])
+        return self.said(request)
+
+    def say(self, request: Request, text: str) -> None:
+        """Append words to a request, as if the user went on typing; their KV is stored, one step each.
+
+        The word that the model had chosen but whose KV is not stored yet is replaced.
+        """
+        tokens = self.model.tokenizer.encode(text)
+        request.token_ids[request.num_stored :] = tokens[:1]
+        for token in tokens[1:]:
+            self.loop.step([request])
+            request.token_ids[-1] = token
+        self.loop.step([request])
+        request.prompt_length = request.num_stored
+
+    def ask(self, prompt: str, name: str | None = None, max_new_tokens: int = 12) -> str:
+        """Run a new request to the model's first full stop; it keeps its blocks, so that they can be seen."""
+        return self.finish_sentence(self.start(prompt, name), max_new_tokens)
+
+    def said(self, request: Request) -> str:
+        """What the model generated so far, as text."""
+        return self.model.tokenizer.decode(request.generated)
+
+    def slide(self, request: Request, num_tokens: int) -> None:
+        """Let the request's oldest tokens go, as a sliding window does."""
+        self.manager.drop_front(request.table, num_tokens)
+        request.num_dropped += num_tokens
+
+    def finish(self, request: Request) -> None:
+        """Give the request's blocks back."""
+        self.loop.finish(request)
+
+    def map(self, step: int | None = None, **traits: Any) -> BlockMap:
+        """The block map of all that happened here, at `step` (the last one if not given)."""
+        return BlockMap(self.log, step=step, **traits)
+
+    def __repr__(self) -> str:
+        return f"Workbench({self.manager.num_blocks} blocks × {self.manager.block_size} slots, {self.log!r})"
