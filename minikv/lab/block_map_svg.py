@@ -1,46 +1,26 @@
-"""A frame as a static SVG: no script, readable on light and dark pages, its sentence for screen readers.
-
-Colours come from static/palette.css twice: as a style sheet that knows both themes, and as plain
-light-theme attributes for viewers that throw style sheets away.
-"""
+"""A frame as a static SVG: no script, readable on light and dark pages, its sentence for screen readers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from hashlib import sha256
-from html import escape
-from pathlib import Path
 
 from minikv.lab.block_map_text import (
     MANY_BLOCKS,
     QUEUE_SHOWN,
     blocks_line,
-    finished_line,
+    gone_line,
     is_shown,
     request_line,
 )
 from minikv.lab.frame import Frame, PoolState, RequestView
 from minikv.lab.invariants import INVARIANTS
 from minikv.lab.sentences import counted, shown
+from minikv.lab.svg_page import PATTERNS, WIDTH, SvgPage, cut, haloed, paint, wrapped
 
-_PALETTE_CSS = (Path(__file__).parent / "static" / "palette.css").read_text(encoding="utf-8")
-_LIGHT = dict(re.findall(r"--mk-([\w-]+):[^;]*light-dark\((#\w+)", _PALETTE_CSS))
-_INKS = 6  # request colours
-_PATTERNS = {  # as in block_map.css; a request takes the next of each, so 42 go by before one returns
-    "0": '<path d="M-2 2l4-4M0 8l8-8M6 10l4-4"/>',
-    "1": '<circle cx="2" cy="2" r="1"/><circle cx="6" cy="6" r="1"/>',
-    "2": '<path d="M0 0l8 8M8 0l-8 8"/>',
-    "3": '<path d="M2 0v8M6 0v8"/>',
-    "4": '<path d="M0 2h8M0 6h8"/>',
-    "5": '<path d="M-2 6l4 4M0 0l8 8M6-2l4 4"/>',
-    "6": '<path d="M0 0h4v4h-4zM4 4h4v4h-4z"/>',
-    "cache": '<path d="M0 4h8M4 0v8"/>',
-}
-_WIDTH, _MARGIN = 1040, 24
+_INKS, _KINDS = 6, len(PATTERNS) - 1  # colours and patterns of requests; one pattern is the caches'
+_MARGIN = 24
 _LEFT, _BOX_GAP = 132, 8  # where logical boxes start
 _POOL_LEFT, _POOL_COLUMNS, _CELL = 652, 4, (85, 54)
-_FONT = "var(--jp-ui-font-family, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif)"
 _ENTRIES_SHOWN = 24  # table entries of one request in a big pool
 _BIG_CELLS_SHOWN = 240
 
@@ -48,8 +28,10 @@ _BIG_CELLS_SHOWN = 240
 def frame_svg(frame: Frame | None, highlight: tuple[int, ...] = (), caption: str = "") -> str:
     """The frame as one <svg> element. None: a note that there are no events yet."""
     if frame is None:
-        return _Page("No events yet.", "Nothing was recorded so far.").finish(64)
-    page = _Page(f"Step {frame.step} of {frame.last}", frame.sentence)
+        page = SvgPage("No events yet.", "The map fills as the log does.")
+        page.text(_MARGIN, 38, "No events yet.", size=17, font_weight=700)
+        return page.finish(64)
+    page = SvgPage(f"Step {frame.step} of {frame.last}", frame.sentence)
     top = _header(page, frame)
     drawing = _Drawing(page, frame, highlight)
     bottom = max(drawing.logical(top), drawing.physical(top))
@@ -57,105 +39,9 @@ def frame_svg(frame: Frame | None, highlight: tuple[int, ...] = (), caption: str
     return page.finish(_footer(page, frame.state, bottom, highlight, caption))
 
 
-class _Page:
-    """SVG elements being collected; knows how a colour of the palette is written."""
-
-    def __init__(self, title: str, description: str) -> None:
-        self.uid = "mk" + sha256(f"{title}{description}".encode()).hexdigest()[:8]
-        self._title, self._description = title, description
-        self._body: list[str] = []
-        self._patterns: dict[str, str] = {}
-
-    def text(
-        self, x: float, y: float, words: str, colour: str = "ink", size: float = 12, **more: object
-    ) -> None:
-        """One line of text; `more` are attributes, with _ for -."""
-        self._body.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{_paint("fill", colour)}{_attributes(more)}>'
-            f"{escape(words)}</text>"
-        )
-
-    def box(
-        self, x: float, y: float, size: tuple[float, float], fill: str, line: str, **more: object
-    ) -> None:
-        """A rectangle with rounded corners."""
-        width, height = size
-        more.setdefault("rx", 5)
-        self._body.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-            f"{_paint('fill', fill)}{_paint('stroke', line)}{_attributes(more)}/>"
-        )
-
-    def raw(self, element: str, at_the_back: bool = False) -> None:
-        """Any other element, in front of or behind all that is there."""
-        self._body.insert(0 if at_the_back else len(self._body), element)
-
-    def pattern(self, x: float, y: float, size: tuple[float, float], ink: str, kind: str) -> None:
-        """A rectangle filled with the pattern that belongs to an owner."""
-        name = f"{self.uid}-{ink}-{kind}"
-        self._patterns[name] = (
-            f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f'<g opacity="0.38" fill="none"{_paint("stroke", f"ink-{ink}")}>{_PATTERNS[kind]}</g></pattern>'
-        )
-        self.box(x, y, size, f"tint-{ink}", f"ink-{ink}", rx=4)
-        width, height = size
-        self.raw(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" fill="url(#{name})"/>'
-        )
-
-    def finish(self, height: float) -> str:
-        """The whole element."""
-        style = f"{_PALETTE_CSS}{_paint_rules()}"
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="minikv-frame" role="img" '
-            f'viewBox="0 0 {_WIDTH} {height:g}" width="{_WIDTH}" style="max-width:100%;height:auto" '
-            f'font-family="{_FONT}" aria-labelledby="{self.uid}-title {self.uid}-desc">'
-            f'<title id="{self.uid}-title">{escape(self._title)}</title>'
-            f'<desc id="{self.uid}-desc">{escape(self._description)}</desc>'
-            f"<style>{style}</style><defs>{''.join(self._patterns.values())}</defs>"
-            f'<rect width="{_WIDTH}" height="{height:g}" rx="10"{_paint("fill", "bg")}/>'
-            f"{''.join(self._body)}</svg>"
-        )
-
-
-def _paint(what: str, colour: str) -> str:
-    """`fill` or `stroke` with a colour of the palette: light as an attribute, both themes by class."""
-    if colour == "none":
-        return f' {what}="none"'
-    return f' {what}="{_LIGHT[colour]}" data-{what}="{colour}"'
-
-
-def _paint_rules() -> str:
-    rules = "".join(
-        f'.minikv-frame [data-{what}="{name}"]{{{what}:var(--mk-{name})}}'
-        for name in _LIGHT
-        for what in ("fill", "stroke")
-    )
-    return f"@supports (color:light-dark(#000,#fff)){{{rules}}}"
-
-
-def _attributes(more: dict[str, object]) -> str:
-    return "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-
-
-def _cut(words: str, width: float, size: float = 11) -> str:
-    """As much of `words` as fits; letters are about 0.58 of the type size wide."""
-    fits = max(1, int(width / (0.58 * size)))
-    return words if len(words) <= fits else words[: fits - 1] + "…"
-
-
-def _wrapped(words: str, letters: int) -> list[str]:
-    lines = [""]
-    for word in words.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > letters:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
-
-
-def _header(page: _Page, frame: Frame) -> float:
+def _header(page: SvgPage, frame: Frame) -> float:
     page.text(_MARGIN, 38, f"Step {frame.step} of {frame.last}", size=17, font_weight=700)
-    lines = _wrapped(frame.sentence, 104)
+    lines = wrapped(frame.sentence, 104)
     for number, line in enumerate(lines):
         page.text(172, 38 + 21 * number, line, size=15)
     return 64 + 21 * (len(lines) - 1)
@@ -164,7 +50,7 @@ def _header(page: _Page, frame: Frame) -> float:
 class _Drawing:
     """The two sides of the map, and the line between them."""
 
-    def __init__(self, page: _Page, frame: Frame, highlight: tuple[int, ...]) -> None:
+    def __init__(self, page: SvgPage, frame: Frame, highlight: tuple[int, ...]) -> None:
         self._page, self._frame, self._state = page, frame, frame.state
         self._marked = set(highlight)
         self._broken = {found.block_id for found in frame.state.violations}
@@ -192,14 +78,14 @@ class _Drawing:
         if y == top + 48:
             self._page.text(_MARGIN, y + 16, "No request holds a block.", "soft")
             y += 28
-        if gone := finished_line(self._state):
-            self._page.text(_MARGIN, y + 10, _cut(gone, 600, 11), "soft", 11)
+        if gone := gone_line(self._state):
+            self._page.text(_MARGIN, y + 10, cut(gone, 600, 11), "soft", 11)
             y += 22
         return y
 
     def _request(self, request: RequestView, y: float) -> float:
         ink = self._numbers[request.name] % _INKS
-        label = _cut(f"Request {request.name}", _LEFT - _MARGIN - 6, 13)
+        label = cut(f"Request {request.name}", _LEFT - _MARGIN - 6, 13)
         self._page.text(_MARGIN, y + 16, label, f"ink-{ink}", 13, font_weight=700)
         for number, fact in enumerate(request_line(request).split(", ")):
             self._page.text(_MARGIN, y + 33 + 14 * number, fact, "soft", 11)
@@ -268,7 +154,7 @@ class _Drawing:
                     self._word(shown(request.next_word), x, y, f"ink-{ink}", font_style="italic")
 
     def _word(self, word: str, x: float, y: float, colour: str, **more: object) -> None:
-        self._page.text(x + 24, y + 12, _cut(word, 48, 10.5), colour, 10.5, text_anchor="middle", **more)
+        self._page.text(x + 24, y + 12, cut(word, 48, 10.5), colour, 10.5, text_anchor="middle", **more)
 
     # ---- physical -----------------------------------------------------------------------------
 
@@ -312,7 +198,7 @@ class _Drawing:
     def _owners(self, block: int) -> list[tuple[str, str, str]]:
         """(label, ink, pattern) of each holder."""
         numbers = [(name, self._numbers[name]) for name in self._state.owners(block)]
-        found = [(name, str(number % _INKS), str(number % 7)) for name, number in numbers]
+        found = [(name, str(number % _INKS), str(number % _KINDS)) for name, number in numbers]
         if self._state.cache_refs[block] > 0:
             found.append(("cache", "cache", "cache"))
         return found
@@ -325,7 +211,7 @@ class _Drawing:
         for label, ink, kind in drawn:  # a longer name gets more room
             own = room * (len(label) + 2) / letters
             self._page.pattern(x, y, (own, 21), ink, kind)
-            self._page.raw(_haloed(x + own / 2, y + 15, _cut(label, own - 2, 11), ink))
+            self._page.raw(haloed(x + own / 2, y + 15, cut(label, own - 2, 11), ink))
             x += own + 3
         if rest:
             self._page.text(x + 11, y + 15, f"+{rest}", "ink", 11, text_anchor="middle", font_weight=700)
@@ -351,7 +237,7 @@ class _Drawing:
         self._page.box(x, y, size, "warn-tint" if broken else fill, colour, **more)
         if broken or marked:
             sign = "!" if broken else "◆"
-            self._page.raw(f'<circle cx="{x:g}" cy="{y:g}" r="8"{_paint("fill", "warn")}/>')
+            self._page.raw(f'<circle cx="{x:g}" cy="{y:g}" r="8"{paint("fill", "warn")}/>')
             self._page.text(x, y + 4, sign, "well", 11, text_anchor="middle", font_weight=700)
 
     def link(self) -> None:
@@ -369,26 +255,17 @@ class _Drawing:
         curve = f"{out}C{edge + bend:g} {y:g} {gutter - bend:g} {lane:g} {gutter:g} {lane:g}"
         end = (gutter, lane) if first else (x2 + 16, y2)
         path = curve if first else f"{curve}H{end[0] - 5:g}Q{end[0]:g} {lane:g} {end[0]:g} {y2:g}"
-        line = f'<path d="{path}" fill="none" stroke-width="2"{_paint("stroke", "accent")}/>'
+        line = f'<path d="{path}" fill="none" stroke-width="2"{paint("stroke", "accent")}/>'
         self._page.raw(line, at_the_back=True)
-        self._page.raw(f'<circle cx="{end[0]:g}" cy="{end[1]:g}" r="4"{_paint("fill", "accent")}/>')
-
-
-def _haloed(x: float, y: float, words: str, ink: str) -> str:
-    """Text with a rim in its background's colour, to be legible on a pattern."""
-    rim = (
-        'stroke-width="3" stroke-linejoin="round" paint-order="stroke" text-anchor="middle" font-weight="700"'
-    )
-    colours = f"{_paint('fill', f'ink-{ink}')}{_paint('stroke', f'tint-{ink}')}"
-    return f'<text x="{x:g}" y="{y:g}" font-size="11" {rim}{colours}>{escape(words)}</text>'
+        self._page.raw(f'<circle cx="{end[0]:g}" cy="{end[1]:g}" r="4"{paint("fill", "accent")}/>')
 
 
 # ---- below the map: free queue, memory, invariants ----------------------------------------------
 
 
-def _footer(page: _Page, state: PoolState, top: float, highlight: Iterable[int], caption: str) -> float:
+def _footer(page: SvgPage, state: PoolState, top: float, highlight: Iterable[int], caption: str) -> float:
     top += 8
-    page.raw(f'<path d="M{_MARGIN} {top:g}H{_WIDTH - _MARGIN}"{_paint("stroke", "line")}/>')
+    page.raw(f'<path d="M{_MARGIN} {top:g}H{WIDTH - _MARGIN}"{paint("stroke", "line")}/>')
     marked = ", ".join(f"P{block}" for block in highlight)
     if marked:
         page.text(_MARGIN, top + 26, f"◆ {marked}: {caption}" if caption else f"◆ {marked}", "warn", 12.5)
@@ -398,7 +275,7 @@ def _footer(page: _Page, state: PoolState, top: float, highlight: Iterable[int],
     return _invariants(page, state, top + 82)
 
 
-def _queue(page: _Page, state: PoolState, y: float) -> None:
+def _queue(page: SvgPage, state: PoolState, y: float) -> None:
     page.text(_MARGIN, y + 16, "Free queue", "soft")
     x, queue = float(_LEFT), state.free_queue
     for number, block in enumerate(queue[:QUEUE_SHOWN]):
@@ -415,7 +292,7 @@ def _queue(page: _Page, state: PoolState, y: float) -> None:
         page.text(x, y + 16, "empty: no block is free", "soft", 11)
 
 
-def _memory(page: _Page, state: PoolState, y: float) -> None:
+def _memory(page: SvgPage, state: PoolState, y: float) -> None:
     page.text(_MARGIN, y + 16, "Memory", "soft")
     memory, x, full = state.memory, float(_LEFT), 470.0
     slots = state.num_blocks * state.block_size
@@ -441,7 +318,7 @@ def _memory(page: _Page, state: PoolState, y: float) -> None:
     page.text(_LEFT + full + 14, y + 23, blocks_line(state), "soft", 11)
 
 
-def _invariants(page: _Page, state: PoolState, y: float) -> float:
+def _invariants(page: SvgPage, state: PoolState, y: float) -> float:
     page.text(_MARGIN, y + 16, "Invariants", "soft")
     broken, x = {found.invariant for found in state.violations}, float(_LEFT)
     for short, name in INVARIANTS.items():
@@ -453,7 +330,7 @@ def _invariants(page: _Page, state: PoolState, y: float) -> float:
         x += width + 8
     y += 22
     for found in state.violations[:6]:
-        for line in _wrapped(f"✗ {found.name}, step {found.step}: {found.sentence}", 130):
+        for line in wrapped(f"✗ {found.name}, step {found.step}: {found.sentence}", 130):
             y += 19
             page.text(_LEFT, y, line, "warn", 12)
     if len(state.violations) > 6:

@@ -34,8 +34,8 @@ def request_line(request: RequestView) -> str:
 
 
 def is_shown(request: RequestView) -> bool:
-    """Requests that are finished and hold nothing are not drawn any more."""
-    return bool(request.block_ids) or request.status != "finished"
+    """Requests that are over and hold nothing are not drawn any more."""
+    return bool(request.block_ids) or request.status not in ("finished", "freed")
 
 
 def queue_line(state: PoolState) -> str:
@@ -67,10 +67,15 @@ def invariant_line(state: PoolState) -> str:
     )
 
 
-def finished_line(state: PoolState) -> str:
-    """The requests that are not drawn any more, or an empty string."""
-    gone = [request.name for request in state.requests.values() if not is_shown(request)]
-    return f"Finished: {', '.join(gone)}" if gone else ""
+def gone_line(state: PoolState) -> str:
+    """The requests that are not drawn any more, "Finished: A. Freed: B."; or an empty string."""
+    gone = [request for request in state.requests.values() if not is_shown(request)]
+    lines = []
+    for status in ("finished", "freed"):
+        names = [request.name for request in gone if request.status == status]
+        if names:
+            lines.append(f"{status.capitalize()}: {', '.join(names)}.")
+    return " ".join(lines)
 
 
 def slot_texts(state: PoolState, request: RequestView, index: int) -> list[str]:
@@ -99,7 +104,7 @@ def _logical(state: PoolState) -> list[str]:
             lines.append(f"    no slot yet    ({shown(request.next_word)})")
     if len(lines) == 1:
         lines.append("  no request holds a block")
-    gone = finished_line(state)
+    gone = gone_line(state)
     return [*lines, f"  {gone}"] if gone else lines
 
 

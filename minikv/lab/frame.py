@@ -27,7 +27,7 @@ class RequestView(NamedTuple):
 
     name: str
     text: str
-    status: str  # waiting | holding | prefill | decoding | finished
+    status: str  # waiting | holding | prefill | decoding | finished | freed
     block_ids: tuple[int, ...]
     offset: int
     length: int  # tokens stored

@@ -6,7 +6,9 @@ The state, all of it plain JSON:
                     appended, so that a step costs one assignment whatever the queue's length
     ref, other      per block: ref count; references held by something that is no table (a cache)
     words           per block, per slot: the token's text, or None for a slot that was never written
-    requests        list of {name, text, status, reason, blocks, offset, end, next}: `blocks` is the
+    requests        list of {name, text, status, reason, blocks, offset, end, next}: `status` is waiting,
+                    holding, prefill, decoding, finished, or freed (a table that nobody announced as a
+                    request and that let its last block go); `blocks` is the
                     block table, `end` the table's slots in use (offset + tokens stored), `next` the
                     chosen token that is not stored yet, as {position, word}, or None
     memory          {tokens, unused, before, free} in slots, {held, peak, saved} in blocks
@@ -34,6 +36,7 @@ class Replay:
         self._record = Recorder()
         self._books: Books
         self._numbers: dict[str, int] = {}  # request name → its place in state["requests"]
+        self._announced: set[int] = set()  # requests that a "request" event brought
         self._standing: dict[tuple[Any, ...], int] = {}  # violation's key → its place in state["violations"]
         self._awaited: int | None = None  # the block whose release must be the next event
 
@@ -73,7 +76,7 @@ class Replay:
         self._record.set("words", [[None] * size for _ in range(count)])
         for key in ("requests", "violations"):
             self._record.set(key, [])
-        self._numbers, self._standing, self._awaited = {}, {}, None
+        self._numbers, self._announced, self._standing, self._awaited = {}, set(), {}, None
         self._books = Books(self.state)
         self._record.set("memory", self._books.measure(set()))
         return {"blocks": []}
@@ -81,7 +84,7 @@ class Replay:
     def _on_request(self, event: Event) -> dict[str, Any]:
         if event["request"] in self._numbers:
             raise EventError(f"request: there is a request {event['request']!r} already")
-        self._request(event["request"], event.get("text", ""))
+        self._announced.add(self._request(event["request"], event.get("text", "")))
         return {}
 
     def _on_allocate(self, event: Event) -> dict[str, Any]:
@@ -236,7 +239,7 @@ class Replay:
         self._record.set("requests", number, "blocks", event["index"], event["block_id"])
         self._record.set("ref", event["block_id"], event["ref_count"])
         self._books.list_block(number, event["block_id"])
-        if self.state["requests"][number]["status"] == "waiting":
+        if self.state["requests"][number]["status"] in ("waiting", "freed"):
             self._record.set("requests", number, "status", "holding")
 
     def _empty(self, number: int) -> None:
@@ -245,7 +248,8 @@ class Replay:
             self._set_if_new("requests", number, key, 0)
         self._set_if_new("requests", number, "next", None)
         if self.state["requests"][number]["status"] != "finished":
-            self._set_if_new("requests", number, "status", "waiting")
+            left = "waiting" if number in self._announced else "freed"
+            self._set_if_new("requests", number, "status", left)
 
     def _reach(self, number: int, end: int) -> None:
         if end > self.state["requests"][number]["end"]:

@@ -14,7 +14,7 @@ from traitlets import TraitError
 
 from minikv.lab.block_map import BlockMap
 from minikv.lab.event_log import EventLog
-from tests.lab.logs import Event, allocate, count, pool, story, story_log, token, write
+from tests.lab.logs import Event, allocate, count, drop, pool, release, story, story_log, token, write
 
 ALL_HOLD = (
     "Invariants: I1 conservation ✓  I2 ref-count ✓  I3 no-repeat ✓  "
@@ -183,6 +183,13 @@ Memory: 6 tokens, 0 unused, 0 before offset, 6 free · 3 of 6 blocks held · pea
 
 Marked: P2 copied"""
     )
+
+
+def test_text_names_requests_that_are_gone() -> None:
+    events = [pool(), allocate("T", 0, 0), drop("T", 0, 0, 0), release(0)]
+    text = BlockMap(EventLog([*story()[:21], {"op": "note", "text": ""}])).to_text()
+    assert "Finished: A." in text and "Request A" not in text
+    assert "Freed: T." in BlockMap(EventLog(events)).to_text()
 
 
 def test_text_names_what_is_broken() -> None:

@@ -218,6 +218,12 @@ def test_statuses() -> None:
     assert seen == ["holding", "prefill", "decoding", "waiting", "waiting", "finished"]
 
 
+def test_a_table_that_was_never_announced_is_freed_with_its_last_block() -> None:
+    events = [pool(), allocate("T", 0, 0), drop("T", 0, 0, 0), release(0)]
+    assert state_after(*events).requests["T"].status == "freed"
+    assert state_after(*events, allocate("T", 0, 1)).requests["T"].status == "holding"
+
+
 def test_a_second_pool_starts_afresh() -> None:
     log = EventLog([*story(), drop_nothing := pool(3, 4)])
     state = log.state(24)

@@ -257,6 +257,9 @@ class View {
     this.stage.addEventListener("scroll", () => this.drawLinks(), { capture: true, passive: true });
     this.listenToTimeline();
     this.sizes = new ResizeObserver(() => {
+      const width = this.root.clientWidth;
+      if (width !== this.width && this.frame) this.showMain(); // at first the map is not on the page yet
+      this.width = width;
       this.drawMarks();
       this.drawLinks();
     });
@@ -450,7 +453,13 @@ class View {
 
   setFocused(place) {
     this.focused = place;
+    if (place) this.showOtherSide(place);
     this.drawLinks();
+  }
+
+  showOtherSide({ block, request }) {
+    const other = request === undefined ? this.boxesOf(block)[0] : this.cells[block];
+    if (other) reveal(other.node);
   }
 
   boxesOf(block) {
@@ -573,9 +582,7 @@ class View {
     setText(this.poolHint, this.big ? "×n = ref count above 1" : "bold = ref count · #n = place in the free queue");
     while (this.rows.length > state.requests.length) this.rows.pop().node.remove();
     state.requests.forEach((request, number) => this.drawRequest(state, request, number));
-    const gone = state.requests.filter((request) => !isShown(request)).map((request) => request.name);
-    const none = state.requests.length ? "" : "No request yet.";
-    setText(this.gone, gone.length ? `Finished: ${gone.join(", ")}` : none);
+    setText(this.gone, state.requests.length ? goneText(state.requests) : "No request yet.");
   }
 
   drawRequest(state, request, number) {
@@ -641,8 +648,8 @@ class View {
       box.node.dataset.block = block;
       box.node.textContent = `L${index} → P${block}`;
     }
-    box.node.className = `mk-option mk-box ${flags}`;
-    box.node.style.setProperty("--used", `${(100 * used) / size}%`);
+    box.node.className = `mk-option mk-box ${flags}${used === size ? " is-full" : ""}`;
+    box.node.style.cssText = used === size ? "" : `--used:${(100 * used) / size}%`; // a style of its own is costly
     setData(box.node, "count", count > 1 ? `×${count}` : "");
   }
 
@@ -908,7 +915,16 @@ class View {
 
 const inkClass = (number) => `mk-ink-${number % INKS} mk-pattern-${number % PATTERNS}`;
 const CACHE_CLASSES = "mk-ink-cache mk-pattern-cache";
-const isShown = (request) => request.blocks.length > 0 || request.status !== "finished";
+const OVER = ["finished", "freed"];
+const isShown = (request) => request.blocks.length > 0 || !OVER.includes(request.status);
+
+function goneText(requests) {
+  const lines = OVER.map((status) => {
+    const names = requests.filter((request) => request.status === status && !isShown(request)).map(({ name }) => name);
+    return names.length ? `${status[0].toUpperCase()}${status.slice(1)}: ${names.join(", ")}.` : "";
+  });
+  return lines.filter(Boolean).join(" ");
+}
 
 function facts(request) {
   const found = [request.status, counted(storedIn(request), "token")];
