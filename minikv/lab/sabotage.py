@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minikv.attention import gather
 from minikv.lab.workbench import Workbench
-from minikv.pool import BlockPool, ReadTable
+from minikv.pool import BlockPool
 
 Undo = Callable[[], None]
 
@@ -60,23 +60,29 @@ class _WithoutOffset:
         return np.array(self._table.block_ids)[places // block_size] * block_size + places % block_size
 
 
-def _ignore_offset(bench: Workbench) -> Undo:
+class _Unguarded(BlockPool):
+    """The same pool, but it lets slots be read that were never written (I6 is off)."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.__dict__ = pool.__dict__
+
+    def require_written(self, layer: int, slots: Tensor) -> None:
+        """Look away."""
+
+
+def _read_through(bench: Workbench, view: Callable[[Any], Any] = lambda table: table) -> Undo:
+    """Let every read go through `view(table)`, and tell the log which slots were really read."""
     honest = bench.loop.backend
 
     def read(
-        q: Tensor,
-        pool: BlockPool,
-        layer: int,
-        tables: Sequence[ReadTable],
-        lengths: Sequence[int],
-        scale: float,
+        q: Tensor, pool: BlockPool, layer: int, tables: Sequence[Any], lengths: Sequence[int], scale: float
     ) -> Tensor:
-        shifted = [_WithoutOffset(table) for table in tables]
+        viewed = [view(table) for table in tables]
         if layer == 0:
-            for table, wrong, length in zip(tables, shifted, lengths, strict=True):
-                slots = wrong.slots(0, length).tolist()
-                bench.log({"op": "read", "request": table.name, "length": length, "slots": slots})  # type: ignore[attr-defined]
-        return gather.attend(q, pool, layer, shifted, lengths, scale)
+            for table, seen, length in zip(tables, viewed, lengths, strict=True):
+                slots = [int(slot) for slot in seen.slots(0, length)]
+                bench.log({"op": "read", "request": table.name, "length": length, "slots": slots})
+        return gather.attend(q, _Unguarded(pool), layer, viewed, lengths, scale)
 
     bench.loop.backend = read
 
@@ -86,6 +92,10 @@ def _ignore_offset(bench: Workbench) -> Undo:
     return undo
 
 
+def _ignore_offset(bench: Workbench) -> Undo:
+    return _read_through(bench, _WithoutOffset)
+
+
 def _swap_entries(bench: Workbench, table: Any, first: int, second: int) -> Undo:
     def swap() -> None:
         a, b = table.block_ids[first], table.block_ids[second]
@@ -93,16 +103,37 @@ def _swap_entries(bench: Workbench, table: Any, first: int, second: int) -> Undo
         table.replace_block(second, a)
 
     swap()
-    return swap
+    honest_read = _read_through(bench)
+
+    def undo() -> None:
+        swap()
+        honest_read()
+
+    return undo
+
+
+def _foreign_block(bench: Workbench, table: Any, index: int, block_id: int) -> Undo:
+    own = table.block_ids[index]
+    table.replace_block(index, block_id)
+    honest_read = _read_through(bench)
+
+    def undo() -> None:
+        table.replace_block(index, own)
+        honest_read()
+
+    return undo
 
 
 SWITCHES: dict[str, Switch] = {
     "ignored-offset": Switch(
         "I6 written-first",
-        "the reader ignores the table's offset and begins at the block's first slot",
+        "the reader ignores the offset and begins at the block's first slot",
         _ignore_offset,
     ),
     "swapped-entries": Switch(
         "I5 capacity", "two entries of a block table change places behind the manager's back", _swap_entries
+    ),
+    "foreign-block": Switch(
+        "I2 ref-count", "a table lists another request's block, and no count knows of it", _foreign_block
     ),
 }

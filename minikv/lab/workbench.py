@@ -52,6 +52,7 @@ class Workbench:
             self.model.device,
             self.model.dtype,
         )
+        self.pool.kv.zero_()  # even a broken reader, which reads unwritten slots, shall be reproducible
         self.manager = KVCacheManager(num_blocks, block_size, self.pool, self.log)
         self.loop = DecodeLoop(self.model, self.manager, self.pool, backend, new_table, self.log)
 

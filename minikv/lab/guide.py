@@ -1,0 +1,134 @@
+"""The map of the series, the glossary, and a look at the environment."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+GLOSSARY = (
+    ("token", "词元", "the unit a model reads and writes; here one word, or a full stop or question mark"),
+    ("KV cache", "KV 缓存", "the keys and values of every token so far, kept so that they are computed once"),
+    ("slot", "槽位", "the place for one token's K and V"),
+    ("block", "块", "block_size slots, the unit in which memory is handed out"),
+    ("block size", "块大小", "slots in a block; 16 in the chapter, often 4 in pictures"),
+    ("block table", "块表", "per request: which block holds which stretch of its tokens, in logical order"),
+    (
+        "logical, physical",
+        "逻辑 / 物理",
+        "what the request sees (positions 0, 1, 2 …), and where that lies in memory",
+    ),
+    ("offset", "偏移", "slots of the first block that lie before position 0"),
+    ("capacity", "容量", "tokens that a table's blocks can hold: num_blocks * block_size - offset"),
+    ("block pool", "块池", "the memory itself: one tensor, cut in blocks"),
+    ("free queue", "空闲队列", "the blocks nobody holds; taken from the head, given back at the tail"),
+    ("FIFO", "先进先出", "first in, first out: the order of the free queue"),
+    ("ref count", "引用计数", "how many hold a block; at 0 it is free"),
+    ("fork", "分叉", "a second table over the same blocks"),
+    ("copy-on-write", "写时复制", "a shared block is copied at the moment somebody wants to write to it"),
+    ("prefill", "预填充", "computing and storing the KV of the whole prompt at once"),
+    ("decode", "解码", "one step: store the newest token's KV, choose the next token"),
+    ("gather", "聚集拷贝", "copying scattered blocks side by side before reading them"),
+    ("reservation", "预留", "memory set aside for tokens that may never come"),
+    ("internal fragmentation", "内部碎片", "slots held by a request that it never fills"),
+    ("external fragmentation", "外部碎片", "free memory in pieces too small to be used"),
+    ("preemption", "抢占", "taking a running request's blocks away, to resume it later"),
+    ("prefix cache", "前缀缓存", "KV of earlier prompts, kept for later ones that begin alike"),
+    ("sliding window", "滑动窗口", "only the newest tokens stay in the cache"),
+)
+
+
+class Table:
+    """Rows under a heading, as a table in a notebook and as plain text elsewhere."""
+
+    def __init__(self, heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+        self.heading, self.rows = heading, rows
+
+    def _repr_markdown_(self) -> str:
+        lines = [self.heading, ("---",) * len(self.heading), *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def __repr__(self) -> str:
+        plain = [tuple(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", cell) for cell in row) for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(self.heading, *plain, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.heading, *plain)
+        )
+
+
+class Chapter(NamedTuple):
+    """What a notebook says of itself in its opening cell."""
+
+    file: str
+    title: str
+    about: str
+
+
+def glossary() -> Table:
+    """Every term the series uses, with the chapter's Chinese one."""
+    return Table(("term", "中文", "meaning"), GLOSSARY)
+
+
+def series(folder: str | Path = ".") -> Table:
+    """The notebooks in `folder`, in reading order: only those that are there."""
+    rows = [
+        (f"[{chapter.file.removesuffix('.ipynb')}]({chapter.file})", chapter.title, chapter.about)
+        for chapter in (_opening(path) for path in sorted(Path(folder).glob("[0-9][0-9]_*.ipynb")))
+    ]
+    return Table(("notebook", "what it is", "for whom"), rows)
+
+
+def _opening(path: Path) -> Chapter:
+    """The first heading, and the line under it that begins with "Chapter"."""
+    text = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+    title = re.search(r"^# (.+)$", text, re.M)
+    about = re.search(r"^\*?Chapter (.+?)\*?$", text, re.M)
+    return Chapter(path.name, title[1] if title else path.stem, f"chapter {about[1]}" if about else "")
+
+
+class Environment(NamedTuple):
+    """What this machine has, as far as the notebooks care."""
+
+    rows: list[tuple[str, str]]
+    missing: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """True if every notebook can run."""
+        return not self.missing
+
+    def __repr__(self) -> str:
+        lines = [f"{name:12} {value}" for name, value in self.rows]
+        end = (
+            f"Missing: {', '.join(self.missing)}; run `make lab` again." if self.missing else "All is there."
+        )
+        return "\n".join([*lines, end])
+
+
+def environment() -> Environment:
+    """Look at Python, the packages and the devices. Nothing here needs a GPU."""
+    rows, missing = [("Python", platform.python_version())], []
+    for package in (
+        "torch",
+        "jupyterlab",
+        "ipywidgets",
+        "anywidget",
+        "matplotlib",
+        "tokenizers",
+        "safetensors",
+    ):
+        try:
+            rows.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            rows.append((package, "missing"))
+            missing.append(package)
+    if "torch" not in missing:
+        from minikv.pool import best_device
+
+        rows.append(("device", best_device().type))
+    return Environment(rows, missing)
