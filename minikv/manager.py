@@ -188,6 +188,8 @@ class KVCacheManager:
         if needed > len(self._free):
             self._tell("full", table, needed=needed, free=len(self._free))
             return False
+        if table.num_blocks == 0 and table.offset:
+            self._tell("offset", table, offset=table.offset)
         for _ in range(needed):
             block_id = self._take()
             table.append_block(block_id)
@@ -249,6 +251,8 @@ class KVCacheManager:
         child = type(table)(table.block_size, table.offset)
         if name is not None:
             self._label(child, name)
+        if child.offset:
+            self._tell("offset", child, offset=child.offset)
         for index, block_id in enumerate(table.block_ids):
             block = self.blocks[block_id]
             block.ref_count += 1
