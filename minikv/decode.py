@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import index as as_int
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,17 +95,19 @@ class DecodeLoop:
             self.check_prompt(prompt, max_new_tokens)
         if max_new_tokens == 0:
             return [[] for _ in prompts]
-        requests = []
+        requests: list[Request] = []
+        reason = "error"
         try:
             for prompt in prompts:
                 requests.append(self.start(prompt))
                 self.prefill(requests[-1])
             for _ in range(max_new_tokens - 1):
                 self.step(requests)
+            reason = "length"
             return [request.generated for request in requests]
         finally:
             for request in requests:
-                self.finish(request)
+                self.finish(request, reason)
 
     def start(self, prompt: Sequence[int], name: str | None = None) -> Request:
         """A request with an empty table; nothing is allocated yet. `name` is for pictures, else a letter."""
@@ -113,7 +116,7 @@ class DecodeLoop:
         request.name = request.table.name = name or letters(self._started)
         self._started += 1
         if self.observer is not None:
-            self._tell(request, "request", text=self.model.tokenizer.decode(prompt))
+            self._tell(request, "request", text=self.model.text(prompt))
         return request
 
     def prefill(self, request: Request) -> int:
@@ -121,19 +124,26 @@ class DecodeLoop:
         return self._advance([request], len(request.token_ids) - request.num_stored)[0]
 
     def step(self, requests: Sequence[Request]) -> list[int]:
-        """One decode step: store the KV of each request's newest token, and choose its next one."""
+        """One decode step: store the KV of each request's newest token, and choose its next one.
+
+        Raises:
+            OutOfBlocksError: one of them finds no block. None has moved on; finish one and step again.
+            ValueError: one of them fills the model's context.
+        """
         return self._advance(requests, 1)
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: Request, reason: str = "length") -> None:
         """Give the request's blocks back."""
-        self._tell(request, "finish", reason="length")
+        self._tell(request, "finish", reason=reason)
         self.manager.free(request.table)
 
     def _advance(self, requests: Sequence[Request], num_new: int) -> list[int]:
         """Feed each request's next num_new tokens to the model; append and return the token it chooses."""
         if not requests:
             return []
-        slots = np.concatenate([self._make_room(request, num_new) for request in requests])
+        for request in requests:  # room for all before anything is written for one
+            self._make_room(request, num_new)
+        slots = np.concatenate([self._note_write(request, num_new) for request in requests])
         tokens = [r.token_ids[r.num_stored : r.num_stored + num_new] for r in requests]
         positions = [range(r.num_stored, r.num_stored + num_new) for r in requests]
         tables = [r.table for r in requests]
@@ -153,11 +163,11 @@ class DecodeLoop:
             request.token_ids.append(token)
             if self.observer is not None:
                 self._tell(request, "read", length=length)
-                self._tell(request, "token", position=length, word=self.model.tokenizer.word(token))
+                self._tell(request, "token", position=length, word=self.model.text([token]))
         return chosen
 
-    def _make_room(self, request: Request, num_new: int) -> np.ndarray:
-        """Blocks of the request's own for its next num_new tokens; returns their flat slots."""
+    def _make_room(self, request: Request, num_new: int) -> None:
+        """See to it that the request has blocks of its own for its next num_new tokens."""
         self._check_context(request.num_stored + num_new)
         manager, table = self.manager, request.table
         start = request.num_stored - request.num_dropped
@@ -167,21 +177,32 @@ class DecodeLoop:
                 f"{stop} tokens do not fit: the request holds {table.num_blocks} blocks of "
                 f"{manager.block_size} and too few are free; finish a request, or make num_blocks larger"
             )
-        for position in {*range(start, stop, manager.block_size), stop - 1}:
+        for position in (*range(start, stop - 1, manager.block_size), stop - 1):  # each block at least once
             manager.copy_on_write(table, position)
+
+    def _note_write(self, request: Request, num_new: int) -> np.ndarray:
+        """Tell the manager what is about to be written; returns the flat slots it goes to."""
+        start = request.num_stored - request.num_dropped
         words = self._words(request.token_ids[request.num_stored : request.num_stored + num_new])
-        manager.note_write(table, start, stop, words)
-        return np.asarray(table.slots(start, stop))
+        self.manager.note_write(request.table, start, start + num_new, words)
+        return np.asarray(request.table.slots(start, start + num_new))
 
     # ---- input that is refused, and what observers hear ----------------------------------
 
     def check_prompt(self, prompt: Sequence[int], max_new_tokens: int = 1) -> None:
-        """ValueError for an empty prompt, an id outside the vocabulary, or more tokens than the context."""
-        if max_new_tokens < 0:
+        """ValueError for an empty prompt, an id outside the vocabulary, or more tokens than the context;
+        TypeError for anything but token ids."""
+        if as_int(max_new_tokens) < 0:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be 0 or more")
         if len(prompt) == 0:
             raise ValueError("the prompt is empty; it needs at least 1 token")
-        for token in prompt:
+        try:
+            token_ids = [as_int(token) for token in prompt]
+        except TypeError as error:
+            raise TypeError(
+                f"a prompt is a list of token ids; model.tokenizer.encode makes it ({error})"
+            ) from None
+        for token in token_ids:
             if not 0 <= token < self.model.vocab_size:
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.model.vocab_size}")
         self._check_context(len(prompt) + max(0, max_new_tokens - 1))
@@ -194,7 +215,7 @@ class DecodeLoop:
             )
 
     def _words(self, token_ids: Sequence[int]) -> list[str]:
-        return [self.model.tokenizer.word(t) for t in token_ids] if self.observer is not None else []
+        return [self.model.text([t]) for t in token_ids] if self.observer is not None else []
 
     def _tell(self, request: Request, op: str, **facts: Any) -> None:
         if self.observer is not None:
@@ -213,8 +234,13 @@ def generate(
     num_blocks None makes room for exactly these requests. Errors as DecodeLoop.generate.
     """
     token_ids = [model.tokenizer.encode(prompt) for prompt in prompts]
+    if block_size < 1:
+        raise ValueError(f"block_size is {block_size}; a block has at least 1 slot")
     if num_blocks is None:
-        num_blocks = max(1, sum(-(-(len(ids) + max(0, max_new_tokens)) // block_size) for ids in token_ids))
+        stored = [
+            len(ids) + max(0, max_new_tokens - 1) for ids in token_ids
+        ]  # the last token is never stored
+        num_blocks = max(1, sum(-(-tokens // block_size) for tokens in stored))
     pool = BlockPool(
         num_blocks, block_size, model.num_layers, model.num_heads, model.head_dim, model.device, model.dtype
     )

@@ -7,7 +7,7 @@ It knows nothing of a cache. In every layer it hands its queries, keys and value
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,14 @@ class GPT2:
         if self._tokenizer is None:
             raise CheckpointError("this checkpoint has no tokenizer.json; give prompts as lists of token ids")
         return self._tokenizer
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Token ids as pictures show them: the words, or the bare ids if there is no tokenizer."""
+        if self._tokenizer is None:
+            return " ".join(str(int(token_id)) for token_id in token_ids)
+        if len(token_ids) == 1:
+            return self._tokenizer.word(token_ids[0])
+        return self._tokenizer.decode(token_ids)
 
     @property
     def device(self) -> torch.device:
@@ -182,6 +190,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} has no config.json; a checkpoint needs one") from error
     except ValueError as error:
         raise CheckpointError(f"config.json of {folder} is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"config.json of {folder} holds {type(config).__name__}, not an object")
     if config.get("model_type") != "gpt2":
         raise CheckpointError(
             f"config.json says model_type {config.get('model_type')!r}; only 'gpt2' can be loaded"

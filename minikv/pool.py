@@ -90,7 +90,8 @@ class BlockPool:
             k, v: [num_tokens, num_kv_heads, head_dim].
 
         Raises:
-            IndexError: no such layer or slot. ValueError: shapes that do not fit.
+            IndexError: no such layer or slot. ValueError: shapes that do not fit. TypeError: slots that are
+            no integers.
         """
         slots = self._flat(slots)
         heads, head_dim = self.kv.shape[3], self.kv.shape[5]
@@ -102,11 +103,11 @@ class BlockPool:
                 )
         self._check_layer(layer)
         blocks, places = slots // self.block_size, slots % self.block_size
-        self._written[layer, slots] = True
         self._touched[layer, blocks] = True
         blocks, places = blocks.to(self.device), places.to(self.device)
         self.kv[layer, blocks, 0, :, places] = k.to(self.kv.dtype)
         self.kv[layer, blocks, 1, :, places] = v.to(self.kv.dtype)
+        self._written[layer, slots] = True
 
     def copy_block(self, src: int, dst: int) -> None:
         """Copy one block of every layer: the "copy" of copy-on-write."""
@@ -170,7 +171,10 @@ class BlockPool:
     # ---- checks --------------------------------------------------------------------------
 
     def _flat(self, slots: Slots) -> Tensor:
-        flat = torch.as_tensor(slots, dtype=torch.long, device="cpu").reshape(-1)
+        given = torch.as_tensor(slots, device="cpu").reshape(-1)
+        if len(given) and (given.is_floating_point() or given.dtype == torch.bool):
+            raise TypeError(f"slots are {given.dtype}; they number places, so they are integers")
+        flat = given.long()
         outside = flat[(flat < 0) | (flat >= self.num_blocks * self.block_size)]
         if len(outside):
             raise IndexError(f"slot {int(outside[0])} is outside [0, {self.num_blocks * self.block_size})")

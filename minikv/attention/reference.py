@@ -20,8 +20,10 @@ def attend(
     q: Tensor, pool: BlockPool, layer: int, tables: Sequence[ReadTable], lengths: Sequence[int], scale: float
 ) -> Tensor:
     """Attention of q [batch, num_new, heads, head_dim], the last num_new of each request's tokens."""
-    rows = pool.row_slots(tables, lengths)
-    return torch.stack([_one_request(q[i], pool, layer, rows[i], scale) for i in range(len(rows))])
+    out = torch.empty_like(q)
+    for i, slots in enumerate(pool.row_slots(tables, lengths)):
+        out[i] = _one_request(q[i], pool, layer, slots, scale)
+    return out
 
 
 def _one_request(q: Tensor, pool: BlockPool, layer: int, slots: Tensor, scale: float) -> Tensor:
