@@ -12,8 +12,9 @@ A table decides nothing: the manager hands out blocks and calls the methods that
 
 from __future__ import annotations
 
-from operator import index as as_int
 from typing import TYPE_CHECKING
+
+from minikv.checks import whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,7 @@ class BlockTable:
     __slots__ = ("__weakref__", "_block_ids", "block_size", "name", "offset")
 
     def __init__(self, block_size: int, offset: int = 0, name: str | None = None) -> None:
-        block_size, offset = as_int(block_size), as_int(offset)
+        block_size, offset = whole_number("block_size", block_size), whole_number("offset", offset)
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}; a block has at least 1 slot")
         if not 0 <= offset < block_size:

@@ -5,6 +5,14 @@ class KVCacheError(Exception):
     """Misuse of the cache; every error below is one."""
 
 
+class CacheValueError(KVCacheError, ValueError):
+    """A number that counts or sizes something and cannot: below 0, below 1, or too large."""
+
+
+class UnknownBlockError(KVCacheError, IndexError):
+    """A block id outside the pool."""
+
+
 class RefCountError(KVCacheError):
     """A reference was taken on a free block, or given back once too often (I2)."""
 
