@@ -50,11 +50,19 @@ def judge_table(state: dict[str, Any], number: int, blocks: set[int]) -> Iterato
 
 
 def judge_write(state: dict[str, Any], books: Books, number: int, event: Event) -> Iterator[Verdict]:
-    """I4 for the blocks written to, and that each slot is the one the table gives (I5)."""
+    """That each slot written is the one the table gives (I5), and I4 for the blocks written to.
+
+    I5 first: a write that goes astray may hit a block of somebody else, but that is not where it began.
+    """
     request, size = state["requests"][number], state["block_size"]
+    yield from _astray(state, request, number, event)
     for block in dict.fromkeys(slot // size for slot in event["slots"]):
         if state["ref"][block] != 1:
             yield ("I4", number, block), "I4", block, _shared_write(state, books, number, block)
+
+
+def _astray(state: dict[str, Any], request: dict[str, Any], number: int, event: Event) -> Iterator[Verdict]:
+    size = state["block_size"]
     for position, slot in enumerate(event["slots"], event["start"]):
         if slot_of(state, request, position) is None:
             return  # beyond the table: what is stored no longer fits, and judge_table says so

@@ -8,6 +8,7 @@ bench.map()
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from minikv.attention import Read
@@ -18,6 +19,12 @@ from minikv.lab.block_map import BlockMap
 from minikv.lab.event_log import EventLog
 from minikv.manager import KVCacheManager
 from minikv.pool import BlockPool
+
+
+@cache
+def tiny_gpt2() -> GPT2:
+    """The tiny GPT-2 that ships, loaded once; nothing ever changes its weights."""
+    return GPT2.from_pretrained()
 
 
 class Workbench:
@@ -41,7 +48,7 @@ class Workbench:
         backend: str | Read = "auto",
         new_table: Callable[[int], Any] = BlockTable,
     ) -> None:
-        self.model = model or GPT2.from_pretrained()
+        self.model = model or tiny_gpt2()
         self.log = EventLog()
         self.pool = BlockPool(
             num_blocks,
