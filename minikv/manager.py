@@ -304,7 +304,7 @@ class KVCacheManager:
         if table.num_blocks:
             self._stored[id(table)] = max(stop, self._stored[id(table)])
         if self.observer is not None:
-            slots = [table.slot(p) for p in range(start, stop)]
+            slots = [int(slot) for slot in table.slots(start, stop)]  # those that will be written
             self._news.add("write", table, start=start, slots=slots, words=list(words) or ["·"] * len(slots))
             self._news.send()
 
