@@ -34,6 +34,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
 }
 
+#: Settings that change the arithmetic, and the only value each may have here.
+SUPPORTED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+
 
 class GPT2:
     """GPT-2 of any size.
@@ -191,13 +198,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"config.json of {folder} is not JSON ({error})") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"config.json of {folder} holds {type(config).__name__}, not an object")
+        raise CheckpointError(f"config.json of {folder} holds {config!r:.40}, not an object")
+    _check_config(config)
+    return config
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    """CheckpointError, naming the setting, for anything but a GPT-2 that is computed here as it was meant."""
     if config.get("model_type") != "gpt2":
         raise CheckpointError(
             f"config.json says model_type {config.get('model_type')!r}; only 'gpt2' can be loaded"
         )
     for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
-        if not isinstance(config.get(key), int) or config[key] < 1:
+        if type(config.get(key)) is not int or config[key] < 1:
             raise CheckpointError(
                 f"config.json: {key} is {config.get(key)!r}; it must be an integer of at least 1"
             )
@@ -206,14 +219,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"config.json: {config['n_embd']} (n_embd) is not a multiple of {config['n_head']} (n_head)"
         )
     activation = config.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
+    if activation not in list(ACTIVATIONS):  # a list, for the setting may be of a kind that has no hash
         raise CheckpointError(
             f"config.json: activation_function {activation!r} is not one of {', '.join(ACTIVATIONS)}"
         )
-    for key, plain in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False)):
+    if not isinstance(config.get("layer_norm_epsilon", 1e-5), int | float):
+        raise CheckpointError(
+            f"config.json: layer_norm_epsilon is {config['layer_norm_epsilon']!r}; it must be a number"
+        )
+    for key, plain in SUPPORTED.items():
         if config.get(key, plain) is not plain:
-            raise CheckpointError(f"config.json: {key} is {config[key]}; only {plain} is supported")
-    return dict(config)
+            raise CheckpointError(f"config.json: {key} is {config[key]!r}; only {plain} is supported")
 
 
 def _read_weights(
