@@ -50,6 +50,7 @@ class Request:
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.token_ids = list(self.token_ids)  # its own: a fork must not write into its parent's
         self.prompt_length = len(self.token_ids)
 
     @property
