@@ -300,13 +300,13 @@ class KVCacheManager:
         admission.writable_range(table, start, stop, len(words))
         for position in {*range(start, stop, self.block_size), stop - 1} if stop > start else ():
             admission.own_block(self, table, position)
+        # Those that will be written, as the table gives them; asked first, for a learner's may raise.
+        slots = [] if self.observer is None else [int(slot) for slot in table.slots(start, stop)]
         self._adopt(table)
         if table.num_blocks:
             self._stored[id(table)] = max(stop, self._stored[id(table)])
-        if self.observer is not None:
-            slots = [int(slot) for slot in table.slots(start, stop)]  # those that will be written
-            self._news.add("write", table, start=start, slots=slots, words=list(words) or ["·"] * len(slots))
-            self._news.send()
+        self._news.add("write", table, start=start, slots=slots, words=list(words) or ["·"] * len(slots))
+        self._news.send()
 
     # ---- plumbing --------------------------------------------------------------------------
 

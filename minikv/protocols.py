@@ -14,7 +14,7 @@ class Table(Protocol):
     """A block table.
 
     `replace_block` is called by copy-on-write only, `drop_blocks` by sliding windows only;
-    for allocate, free and fork a table needs neither.
+    for allocate, free and fork a table needs neither. `slots` is asked by note_write when somebody observes.
     """
 
     block_size: int
