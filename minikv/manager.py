@@ -136,15 +136,14 @@ class KVCacheManager:
         """
         num_tokens = admission.token_count(num_tokens)
         admission.known_table(self, table)
-        needed = -(-(table.offset + num_tokens) // self.block_size) - table.num_blocks
-        if num_tokens == 0 or needed <= 0:
-            return True
+        blocks = -(-(table.offset + num_tokens) // self.block_size) if num_tokens else 0
+        needed = max(0, blocks - table.num_blocks)
         if needed > len(self._free):
             self._news.add("full", table, needed=needed, free=len(self._free))
             self._news.send()
             return False
         self._adopt(table)
-        if table.num_blocks == 0 and table.offset:
+        if needed and table.num_blocks == 0 and table.offset:
             self._news.add("offset", table, offset=table.offset)
         for _ in range(needed):
             block_id = self._take()
@@ -298,13 +297,14 @@ class KVCacheManager:
         start, stop = whole_number("start", start), whole_number("stop", stop)
         admission.known_table(self, table)
         admission.writable_range(table, start, stop, len(words))
-        for position in {*range(start, stop, self.block_size), stop - 1} if stop > start else ():
+        if start == stop:
+            return
+        for position in (*range(start, stop, self.block_size), stop - 1):
             admission.own_block(self, table, position)
         # Those that will be written, as the table gives them; asked first, for a learner's may raise.
         slots = [] if self.observer is None else [int(slot) for slot in table.slots(start, stop)]
         self._adopt(table)
-        if table.num_blocks:
-            self._stored[id(table)] = max(stop, self._stored[id(table)])
+        self._stored[id(table)] = max(stop, self._stored[id(table)])
         self._news.add("write", table, start=start, slots=slots, words=list(words) or ["·"] * len(slots))
         self._news.send()
 

@@ -281,7 +281,7 @@ class Walk:
         for block in blocks:
             self.tables[name].append_block(block)
         self.books.by_hand(name, blocks, self.tables[name].offset)
-        self.manager.note_write(self.tables[name], 0, 0)
+        assert self.manager.allocate(self.tables[name], 0)
 
     def note_write(self, a: int, b: int, c: int) -> None:
         name = self._pick(a)

@@ -177,7 +177,8 @@ class Replay:
         request = self.state["requests"][number]
         for slot, word in zip(event["slots"], event["words"], strict=True):
             self._record.set("words", slot // size, slot % size, word)
-        self._reach(number, request["offset"] + event["start"] + len(event["slots"]))
+        if event["slots"]:
+            self._reach(number, request["offset"] + event["start"] + len(event["slots"]))
         if request["next"] is None:
             self._set_if_new("requests", number, "status", "prefill")
         elif event["start"] <= request["next"]["position"] < event["start"] + len(event["slots"]):
