@@ -10,7 +10,8 @@ O(blocks it touches), however large the pool: the queue is a deque that only los
 grows its tail, and the used set is a dict, which forgets a block in O(1) where a list would scan.
 
 Every operation first looks at what it was given (minikv/admission.py) and raises before anything
-has changed; then it changes the books; then the observer hears of it (minikv/news.py).
+has changed; then it changes the table, which may be a learner's and fail, and the books, which
+cannot; then the observer hears of it (minikv/news.py).
 """
 
 from __future__ import annotations
@@ -146,8 +147,8 @@ class KVCacheManager:
         if needed and table.num_blocks == 0 and table.offset:
             self._news.add("offset", table, offset=table.offset)
         for _ in range(needed):
+            table.append_block(self._free[0])
             block_id = self._take()
-            table.append_block(block_id)
             self._news.add("allocate", table, index=table.num_blocks - 1, block_id=block_id, ref_count=1)
         self._keep(table)
         self._news.send()
@@ -165,9 +166,10 @@ class KVCacheManager:
         admission.known_table(self, table)
         admission.own_entries(self, table.block_ids)
         self._adopt(table)
-        for index, block_id in reversed(list(enumerate(table.block_ids))):
-            self._drop(table, index, block_id)
+        entries = list(enumerate(table.block_ids))
         table.clear()
+        for index, block_id in reversed(entries):
+            self._drop(table, index, block_id)
         self._forget(table)
         self._news.send()
 
@@ -201,11 +203,12 @@ class KVCacheManager:
         child = type(table)(table.block_size, table.offset)
         if name is not None:
             child.name = name  # type: ignore[attr-defined]  # a learner's table need not know of names
+        for block_id in table.block_ids:
+            child.append_block(block_id)
         self._adopt(table)
         if child.offset:
             self._news.add("offset", child, offset=child.offset)
         for index, block_id in enumerate(table.block_ids):
-            child.append_block(block_id)
             self._share(child, index, block_id, source=table)
         self._keep(child, self._stored.get(id(table), 0))
         self._news.send()
@@ -229,12 +232,16 @@ class KVCacheManager:
                 f"I4 no-shared-write: block {source} is shared by {self.blocks[source].ref_count} and no "
                 "block is free for a copy; free a request or evict, then try again"
             )
-        if self.pool is not None:
-            self.pool.copy_block(source, self._free[0])  # first, so that a failure changes nothing
         self._adopt(table)
-        copy = self._take()
         index = (table.offset + position) // self.block_size
-        table.replace_block(index, copy)
+        table.replace_block(index, self._free[0])
+        try:
+            if self.pool is not None:
+                self.pool.copy_block(source, self._free[0])
+        except Exception:
+            table.replace_block(index, source)
+            raise
+        copy = self._take()
         self.blocks[source].ref_count -= 1
         counts = {"ref_count": 1, "source_ref_count": self.blocks[source].ref_count}
         self._news.add("copy", table, index=index, block_id=copy, source=source, **counts)
@@ -257,9 +264,9 @@ class KVCacheManager:
         dropped = table.block_ids[:whole]
         admission.own_entries(self, dropped)
         self._adopt(table)
+        table.drop_blocks(whole, offset)
         for block_id in dropped:
             self._drop(table, 0, block_id)
-        table.drop_blocks(whole, offset)
         self._news.add("offset", table, offset=offset)
         if id(table) in self._stored:
             self._stored[id(table)] = max(0, self._stored[id(table)] - num_tokens)

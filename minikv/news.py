@@ -37,9 +37,9 @@ class News:
 
     def name(self, table: Table) -> str:
         """The table's own name, else the first free letter, which it then keeps."""
-        own = getattr(table, "name", None) or self._label(table)
-        self._told.add(own)
-        return str(own)
+        name = str(getattr(table, "name", None) or self._label(table))
+        self._told.add(name)
+        return name
 
     def _label(self, table: Table) -> str:
         if id(table) not in self._labels:

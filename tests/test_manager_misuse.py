@@ -393,6 +393,9 @@ def test_nothing_to_do_is_done() -> None:
     s.m.check()
 
 
+# ---- tables of others ------------------------------------------------------------------------------------
+
+
 class LearnersTable:
     """As little as can be: what a learner writes in the second notebook."""
 
@@ -441,3 +444,59 @@ def test_a_learners_table_will_do(observer: Any) -> None:
     m.release_all()
     with pytest.raises(StaleTableError):
         m.free(anything)
+
+
+UNWRITTEN: dict[str, Callable[[KVCacheManager, Any], object]] = {
+    "append_block": lambda m, t: m.allocate(t, 20),
+    "clear": lambda m, t: m.free(t),
+    "__init__": lambda m, t: m.fork(t),
+    "slot": lambda m, t: m.copy_on_write(t, 0),
+    "replace_block": lambda m, t: m.copy_on_write(t, 0),
+    "drop_blocks": lambda m, t: m.drop_front(t, 5),
+    "slots": lambda m, t: m.note_write(t, 8, 9),
+}
+
+
+@pytest.mark.parametrize("method", UNWRITTEN)
+def test_a_method_that_is_not_written_yet_leaves_everything_as_it_was(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unfinished(BlockTable):
+        pass
+
+    def todo(*arguments: object) -> None:
+        raise NotImplementedError(method)
+
+    s = scene()
+    s.m.free(s.a)
+    s.a = Unfinished(4, name="a")
+    s.m.allocate(s.a, 12)
+    other = s.m.fork(s.a, "other")
+    s.m.copy_on_write(s.a, 8)
+    s.m.check()
+    before = s.all()
+    monkeypatch.setattr(Unfinished, method, todo)
+    with pytest.raises(NotImplementedError, match=method):
+        UNWRITTEN[method](s.m, s.a)
+    assert s.all() == before
+    monkeypatch.undo()
+    s.m.check()
+    s.m.free(s.a)
+    s.m.free(other)
+    s.m.check()
+
+
+def test_a_fork_that_cannot_be_filled_takes_no_reference() -> None:
+    class Unfinished(LearnersTable):
+        def append_block(self, block_id: int) -> None:
+            raise NotImplementedError
+
+    m = KVCacheManager(8, 4)
+    by_hand: Any = Unfinished(4)
+    m.allocate(BlockTable(4), 4)
+    m.inc_ref(0)
+    by_hand.block_ids.append(0)
+    with pytest.raises(NotImplementedError):
+        m.fork(by_hand)
+    m.check()
+    assert m.snapshot()["ref_counts"] == {0: 2}
