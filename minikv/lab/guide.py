@@ -80,7 +80,7 @@ def series(folder: str | Path = ".") -> Table:
         (f"[{chapter.file.removesuffix('.ipynb')}]({chapter.file})", chapter.title, chapter.about)
         for chapter in (_opening(path) for path in sorted(Path(folder).glob("[0-9][0-9]_*.ipynb")))
     ]
-    return Table(("notebook", "what it is", "for whom"), rows)
+    return Table(("notebook", "what it is", "chapter and time"), rows)
 
 
 def _opening(path: Path) -> Chapter:

@@ -20,7 +20,7 @@ class Tryout:
     """What came of it.
 
     Attributes:
-        said: what the model answered, or the error that stopped it; None if the code is not written yet.
+        said: how the run ended, as a sentence; None if the code is not written yet.
         log: everything that happened, as the learner's code made it happen.
     """
 
@@ -38,7 +38,7 @@ class Tryout:
     def __repr__(self) -> str:
         if self.said is None:
             return f"{self.name} is not written yet."
-        said = f"With {self.name} the model says: {self.said}"
+        said = f"With {self.name} {self.said}"
         if not self.log.violations:
             return f"{said}\nEvery slot was the right one."
         first = self.log.violations[0]
@@ -54,9 +54,9 @@ def try_table(table_class: type) -> Tryout:
     scatter(bench)
     bench.loop.new_table = lambda block_size: table_class(block_size, 2)
     try:
-        said = bench.ask(PROMPT, name="mine")
+        said = f"the model says: {bench.ask(PROMPT, name='mine')}"
     except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
-        said = f"nothing, {type(error).__name__}: {error}"
+        said = f"the run stops with {type(error).__name__}: {error}"
     return Tryout(table_class.__name__, said, bench.log)
 
 

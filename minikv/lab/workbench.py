@@ -118,9 +118,12 @@ class Workbench:
         """Give the request's blocks back."""
         self.loop.finish(request)
 
-    def map(self, step: int | None = None, **traits: Any) -> BlockMap:
-        """The block map of all that happened here, at `step` (the last one if not given)."""
-        return BlockMap(self.log, step=step, **traits)
+    def map(self, step: int | None = None, live: bool = False, **traits: Any) -> BlockMap:
+        """The block map of all that happened here so far, at `step` (the last one if not given).
+
+        A live map also shows what happens from now on; any other stays as it is.
+        """
+        return BlockMap(self.log if live else EventLog(self.log), step=step, **traits)
 
     def __repr__(self) -> str:
         return f"Workbench({self.manager.num_blocks} blocks × {self.manager.block_size} slots, {self.log!r})"

@@ -104,7 +104,7 @@ def test_scatter_leaves_the_queue_its_docstring_promises():
 def test_our_own_table_and_the_solution_stand_in_without_divergence():
     for table_class in (BlockTable, get("02.table").right):
         tried = try_table(table_class)
-        assert tried.said == ANSWER
+        assert tried.said == f"the model says: {ANSWER}"
         assert not tried.log.violations
 
 
@@ -131,3 +131,13 @@ def test_a_table_that_is_not_written_yet_runs_nothing():
     assert len(tried.log) == 0
     assert "not written yet" in repr(tried)
     assert PROMPT
+
+
+def test_a_map_stays_as_it_is_unless_it_is_live():
+    bench = Workbench(num_blocks=8, block_size=4)
+    bench.ask("Ada has three red kites . Ada has")
+    still, live = bench.map(), bench.map(live=True)
+    last = len(bench.log) - 1
+    bench.start("It is late .")
+    assert (still.step, live.step) == (last, last + 1)
+    assert len(still.event_log) == last + 1
