@@ -94,13 +94,14 @@ class GPT2:
     def from_pretrained(
         cls,
         source: str | Path | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device = "auto",
         dtype: torch.dtype = torch.float32,
     ) -> GPT2:
         """Load a Hugging Face checkpoint.
 
         Args:
             source: a folder, a hub id such as "openai-community/gpt2", or None for the tiny GPT-2 that ships.
+            device: "auto" is a CUDA or Apple GPU if there is one, else the CPU.
 
         Raises:
             CheckpointError: a file is missing or unreadable, it is no GPT-2, or a tensor is missing or has

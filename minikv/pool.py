@@ -39,7 +39,7 @@ class BlockPool:
     Args:
         num_blocks, block_size: as in the manager that hands out these blocks.
         num_layers, num_kv_heads, head_dim: the model's shape.
-        device: "cpu", "cuda", "mps" or a torch.device.
+        device: "cpu", "cuda", "mps", "auto" (a GPU if there is one) or a torch.device.
         dtype: of the keys and values.
 
     Raises:
@@ -105,8 +105,8 @@ class BlockPool:
         blocks, places = slots // self.block_size, slots % self.block_size
         self._touched[layer, blocks] = True
         blocks, places = blocks.to(self.device), places.to(self.device)
-        self.kv[layer, blocks, 0, :, places] = k.to(self.kv.dtype)
-        self.kv[layer, blocks, 1, :, places] = v.to(self.kv.dtype)
+        self.kv[layer, blocks, 0, :, places] = k.to(self.kv)
+        self.kv[layer, blocks, 1, :, places] = v.to(self.kv)
         self._written[layer, slots] = True
 
     def copy_block(self, src: int, dst: int) -> None:
@@ -196,9 +196,9 @@ class BlockPool:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """The torch.device of this name; ValueError if there is no such device on this machine."""
+    """The torch.device of this name, "auto" the best; ValueError if there is none such on this machine."""
     try:
-        found = torch.device(device)
+        found = best_device() if device == "auto" else torch.device(device)
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch raises all three
         raise ValueError(f'device {str(device)!r} cannot be used here ({error}); "cpu" always can') from error

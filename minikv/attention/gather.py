@@ -28,8 +28,8 @@ def attend(
     visible = positions < ends[..., None]  # [batch, num_new, max_length]: itself and all before
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2),
-        k.to(q.dtype),
-        v.to(q.dtype),
+        k.to(q),
+        v.to(q),
         attn_mask=visible[:, None],
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[1],

@@ -41,7 +41,7 @@ def _one_request(q: Tensor, pool: BlockPool, layer: int, slots: Tensor, scale: f
     while start < len(slots):
         block_id, place = divmod(int(slots[start]), pool.block_size)
         count = min(pool.block_size - place, len(slots) - start)  # the rest of this block, or of the request
-        k, v = pool.kv[layer, block_id, :, :, place : place + count].to(q.dtype)  # (G, count, D) each
+        k, v = pool.kv[layer, block_id, :, :, place : place + count].to(q)  # (G, count, D) each
         scores = torch.einsum("tghd,gcd->tghc", q, k) * scale
         hidden = start + torch.arange(count, device=q.device) > sees[:, None]
         scores = scores.masked_fill(hidden[:, None, None], float("-inf"))
