@@ -1,5 +1,7 @@
 """What a manager tells an event log is enough to know the manager's whole state, and breaks no invariant."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_the_log_follows_a_long_walk(seed: int) -> None:
         compare(log, walk.manager, walk.tables)
 
 
-def test_a_saved_log_tells_the_same(tmp_path) -> None:
+def test_a_saved_log_tells_the_same(tmp_path: Path) -> None:
     log = EventLog()
     Walk(8, 3, observer=log).random_steps(300, 5)
     log.save(tmp_path / "walk.jsonl")
