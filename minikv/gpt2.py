@@ -256,5 +256,6 @@ def _read_weights(
             )
         # Hugging Face keeps GPT-2's matrices as [in, out]; F.linear wants [out, in].
         turned = tensor.t() if name.startswith("h.") and tensor.ndim == 2 else tensor
-        weights[name] = turned.to(device=device, dtype=dtype).contiguous()
+        # A copy: what is loaded is the file itself, mapped, and would change when the file does.
+        weights[name] = turned.to(device, dtype, copy=True, memory_format=torch.contiguous_format)
     return weights

@@ -146,6 +146,17 @@ def test_names_with_and_without_their_prefix(folder: Path, prefix: str) -> None:
     assert torch.equal(logits(GPT2.from_pretrained(folder), torch.tensor([[1, 2, 3]])), before)
 
 
+def test_a_file_that_changes_later_does_not_change_the_model(folder: Path) -> None:
+    """A checkpoint that is fetched or trained anew while a notebook runs."""
+    model, path = GPT2.from_pretrained(folder), folder / "model.safetensors"
+    before = logits(model, torch.tensor([[1, 2, 3]]))
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+    assert torch.equal(logits(model, torch.tensor([[1, 2, 3]])), before)
+    path.write_bytes(b"")
+    assert torch.equal(logits(model, torch.tensor([[1, 2, 3]])), before)
+
+
 def test_masks_that_old_checkpoints_carry_are_ignored(folder: Path) -> None:
     change_weights(folder, lambda w: {**w, "h.0.attn.bias": torch.ones(1, 1, 16, 16)})
     assert_same_logits(folder)
