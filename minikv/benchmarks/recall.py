@@ -44,6 +44,7 @@ class Trial(NamedTuple):
     form: str  # of ledger.QUESTIONS
     prompt: list[str]  # ledger, small talk, question
     answer: list[str]
+    alike: bool  # somebody else in the ledger has the same number of the same colour
 
 
 class Outcome(NamedTuple):
@@ -64,7 +65,9 @@ def make_trial(rng: random.Random, people: int, column: int, form: str) -> Trial
             break
     words = [word for fact in facts for word in fact.words] + ledger.filler(rng, talk)
     prompt = words + ledger.question(facts[place], form)
-    return Trial(people, distance, column, form, prompt, ledger.answer(facts[place]))
+    asked = facts[place]
+    alike = sum((fact.number, fact.colour) == (asked.number, asked.colour) for fact in facts) > 1
+    return Trial(people, distance, column, form, prompt, ledger.answer(asked), alike)
 
 
 def make_trials(rng: random.Random, per_cell: int) -> list[Trial]:
@@ -128,7 +131,17 @@ def recall_tables(outcomes: Sequence[Outcome]) -> str:
     table = format_table(["people", *first], [[people, *row(people)] for people in PEOPLE])
     forms = list(ledger.QUESTIONS)
     shares = [f"{100 * share(outcomes, lambda t, form=form: t.form == form):.1f}" for form in forms]  # type: ignore[misc]
-    return f"{table}\n\n{format_table(['form', *forms], [['recalled', *shares]])}"
+    return f"{table}\n\n{format_table(['form', *forms], [['recalled', *shares]])}\n\n{alike_line(outcomes)}"
+
+
+def alike_line(outcomes: Sequence[Outcome]) -> str:
+    """Where the errors are: a word is found by the two or three before it, which a like fact shares."""
+    alike = [outcome for outcome in outcomes if outcome.trial.alike]
+    others = [outcome for outcome in outcomes if not outcome.trial.alike]
+    lines = [f"nobody else has as many of that colour: {100 * share(others):.2f} % of {len(others)}"]
+    if alike:
+        lines.append(f"somebody else has, too:                 {100 * share(alike):.2f} % of {len(alike)}")
+    return "\n".join(lines)
 
 
 # ---- grammar of what it writes freely ---------------------------------------------------------

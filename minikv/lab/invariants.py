@@ -141,7 +141,7 @@ def _misplaced(
     seen = f"Position {position} of request {request['name']} was {done} {place}"
     if right is None:
         return f"{seen}, but its table ends before that position."
-    return f"{seen}; its table says block {right // size}, slot {right % size}."
+    return f"{seen}; it belongs in block {right // size}, slot {right % size}."
 
 
 def _bad_read(state: dict[str, Any], request: dict[str, Any], position: int, slot: int | None) -> str | None:

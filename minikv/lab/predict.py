@@ -64,7 +64,12 @@ class Prediction:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         rows = [
-            ipywidgets.HBox([ipywidgets.Label(question, layout={"width": "max-content", "min_width": "20em"}), self._boxes[name]])
+            ipywidgets.HBox(
+                [
+                    ipywidgets.Label(question, layout={"width": "max-content", "min_width": "20em"}),
+                    self._boxes[name],
+                ]
+            )
             for name, question in self.questions.items()
         ]
         data = ipywidgets.VBox(rows)._repr_mimebundle_(**kwargs) or {}

@@ -72,7 +72,7 @@ class _Unguarded(BlockPool):
 
 def _read_through(bench: Workbench, view: Callable[[Any], Any] = lambda table: table) -> Undo:
     """Let every read go through `view(table)`, and tell the log which slots were really read."""
-    honest = bench.loop.backend
+    honest, told = bench.loop.backend, bench.loop.observer
 
     def read(
         q: Tensor, pool: BlockPool, layer: int, tables: Sequence[Any], lengths: Sequence[int], scale: float
@@ -84,10 +84,14 @@ def _read_through(bench: Workbench, view: Callable[[Any], Any] = lambda table: t
                 bench.log({"op": "read", "request": table.name, "length": length, "slots": slots})
         return gather.attend(q, _Unguarded(pool), layer, viewed, lengths, scale)
 
-    bench.loop.backend = read
+    def tell(event: dict[str, Any]) -> None:
+        if event["op"] != "read":  # the loop tells of the read it asked for, not of the one that was done
+            bench.log(event)
+
+    bench.loop.backend, bench.loop.observer = read, tell
 
     def undo() -> None:
-        bench.loop.backend = honest
+        bench.loop.backend, bench.loop.observer = honest, told
 
     return undo
 

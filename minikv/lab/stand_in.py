@@ -40,14 +40,21 @@ class Tryout:
             return f"{self.name} is not written yet."
         said = f"With {self.name} {self.said}"
         if not self.log.violations:
-            return f"{said}\nEvery slot was the right one."
+            stopped = "the run stops" in self.said
+            end = "No wrong slot was seen before that." if stopped else "Every slot was the right one."
+            return f"{said}\n{end}"
         first = self.log.violations[0]
         where = f"step {first.step}, {first.invariant}, block {first.block_id}"
         return f"{said}\nFirst divergence: {where}: {first.sentence}"
 
 
 def try_table(table_class: type) -> Tryout:
-    """Decode a request whose block table is a `table_class`, in a pool where free blocks lie scattered."""
+    """Decode a request whose block table is a `table_class`, in a pool where free blocks lie scattered.
+
+    Raises TypeError for anything but a class.
+    """
+    if not isinstance(table_class, type):
+        raise TypeError(f"try_table takes a class, not {table_class!r}; leave the brackets away")
     if "not answered yet" in check("02.table", table_class).message:
         return Tryout(table_class.__name__, None, EventLog())
     bench = Workbench(num_blocks=7, block_size=4)

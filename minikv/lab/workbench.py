@@ -69,7 +69,17 @@ class Workbench:
         return self.log
 
     def start(self, prompt: str, name: str | None = None) -> Request:
-        """A new request; nothing is allocated or computed yet. UnknownWordError for an unknown word."""
+        """A new request; nothing is allocated or computed yet.
+
+        Raises:
+            UnknownWordError: a word the model does not know.
+            ValueError: the name is taken, or a prompt the loop refuses.
+        """
+        if name is not None and name in {event.get("request") for event in self.log}:
+            raise ValueError(
+                f"there is a request {name!r} on this bench already; give another name, "
+                "or run the cell that makes the bench again"
+            )
         return self.loop.start(self.model.tokenizer.encode(prompt), name)
 
     def prefill(self, request: Request) -> str:

@@ -48,8 +48,8 @@ def test_a_foreign_block_gives_a_foreign_answer_and_is_put_back():
     bench.prefill(ada), bench.prefill(bo)
     own = bo.table.block_ids
     with sabotage("foreign-block", bench, table=bo.table, index=0, block_id=ada.table.block_ids[0]):
-        bench.say(bo, "Bo has")
-        assert bench.finish_sentence(bo) == "three red kites ."
+        bench.say(bo, "What does Bo have ?")
+        assert bench.finish_sentence(bo) == "Bo has three red kites ."
     assert bo.table.block_ids[:1] == own
     assert bench.log.violations[0].block_id == ada.table.block_ids[0]
     bench.manager.check()
@@ -71,11 +71,13 @@ def test_two_full_entries_may_change_places_but_a_full_one_and_the_last_may_not(
 def test_ignoring_the_offset_changes_the_answer_and_the_honest_reader_comes_back():
     bench = Workbench(num_blocks=6, block_size=8)
     honest = bench.loop.backend
-    request = bench.start("Ada has three red kites . Bo has two gold cups . Tell me what Bo has .")
+    request = bench.start(
+        "Ada has four gold tents . Bo has three red bells . Finn has nine grey maps . Tell me what Bo has ."
+    )
     bench.prefill(request)
     bench.slide(request, 6)
     with sabotage("ignored-offset", bench):
-        assert bench.finish_sentence(request) != ANSWER
+        assert bench.finish_sentence(request) == "Bo has four gold tents ."  # which are Ada's
     assert bench.loop.backend is honest
     first = bench.log.violations[0]
     assert (first.invariant, first.block_id) == ("I6", 0)
@@ -141,3 +143,33 @@ def test_a_map_stays_as_it_is_unless_it_is_live():
     bench.start("It is late .")
     assert (still.step, live.step) == (last, last + 1)
     assert len(still.event_log) == last + 1
+
+
+def test_a_name_that_is_taken_is_refused_and_nothing_happens():
+    bench = Workbench(num_blocks=8, block_size=4)
+    bench.start("It is late .", "A")
+    events = len(bench.log)
+    with pytest.raises(ValueError, match="request 'A' on this bench already; give another name"):
+        bench.start("Tea is ready .", "A")
+    assert len(bench.log) == events
+
+
+def test_while_sabotaged_the_log_hears_of_the_read_that_was_done_and_of_no_other():
+    bench = Workbench(num_blocks=6, block_size=8)
+    request = bench.start("Ada has three red kites . Bo has two gold cups . Tell me what Bo has .")
+    bench.prefill(request)
+    bench.slide(request, 6)
+    with sabotage("ignored-offset", bench):
+        before = len(bench.log)
+        bench.step(request)
+    assert [event["op"] for event in bench.log[before:-1]] == ["write", "read", "token"]
+
+
+def test_a_run_that_stops_does_not_say_that_all_was_right():
+    class Unfinished(BlockTable):
+        def slots(self, start, stop):
+            raise RuntimeError("still thinking")
+
+    assert "No wrong slot was seen before that" in repr(try_table(Unfinished))
+    with pytest.raises(TypeError, match="leave the brackets away"):
+        try_table(BlockTable(4))

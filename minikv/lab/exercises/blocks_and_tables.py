@@ -27,7 +27,7 @@ def _slot(rng: random.Random) -> Exercise:
     slips.pop(slot, None)
     return Exercise(
         question=f"Block size {block_size}, block_ids {ids}, offset {offset}. "
-        f"In which flat slot does position {position} live?",
+        f"In which slot of the memory does position {position} live?",
         judge=number(slot, f"entry {index} is block {ids[index]}, place {place}: slot {slot}", slips),
         hints=(
             f"Position 0 lies {offset} slots into block {ids[0]}. Count on from there.",
@@ -307,10 +307,13 @@ def _walk(table_class: type, block_size: int, offset: int, ids: tuple[int, ...])
                     f"(block {slot // block_size})",
                     "I5",
                 )
-        if list(table.slots(0, len(wanted))) != wanted:
+        said = table.slots(0, len(wanted))
+        if not hasattr(said, "__len__"):
+            return Verdict(False, f"slots(…) is {said!r}; make it a list")
+        if list(said) != wanted:
             return Verdict(
                 False,
-                f"{now}slots(0, {len(wanted)}) is {list(table.slots(0, len(wanted)))}, should be {wanted}",
+                f"{now}slots(0, {len(wanted)}) is {list(said)}, should be {wanted}",
                 "I5",
             )
         for outside in (-1, len(wanted)):
@@ -327,7 +330,7 @@ def _walk(table_class: type, block_size: int, offset: int, ids: tuple[int, ...])
     if tuple(table.block_ids) or table.offset:
         return Verdict(
             False,
-            f"after clear, block_ids is {table.block_ids} and offset {table.offset}; both must be empty",
+            f"after clear, block_ids is {table.block_ids} and offset {table.offset}; should be () and 0",
         )
     return None
 

@@ -8,19 +8,15 @@ from minikv.lab.exercises.exercise import Exercise, number
 
 
 def _blocks(rng: random.Random) -> Exercise:
-    block_size = rng.choice((4, 8, 16))
-    prompt, new = rng.randint(9, 30), rng.randint(3, 12)
-    if (prompt + new - 1) % block_size == 0 or prompt + new <= block_size:
-        prompt += 2  # keep the three usual mistakes apart from the answer
-    stored = prompt + new - 1
-    blocks = -(-stored // block_size)
+    block_size, blocks, new = rng.choice((4, 8)), rng.randint(3, 5), rng.randint(3, 7)
+    stored = blocks * block_size  # full to the last slot: only then does the newest token matter
+    prompt = stored + 1 - new
     wrong = {
-        stored // block_size: "the last block counts although it is not full",
-        blocks + 1: "no block is taken before a token needs it",
+        blocks + 1: "the newest token is chosen but not stored, so it takes no slot",
+        blocks - 1: "that leaves the last stored tokens without a slot",
         stored: "that is tokens; a block holds several",
-        blocks * block_size: "that is slots; the question asks for blocks",
+        stored + 1: "that is tokens, and the question asks for blocks",
     }
-    wrong.pop(blocks, None)
     return Exercise(
         question=f"A prompt has {prompt} tokens and the model generates {new} more. "
         f"The block size is {block_size}. "
@@ -32,10 +28,9 @@ def _blocks(rng: random.Random) -> Exercise:
             "Count the tokens whose K and V are stored. Is the newest one among them?",
             "The last token is chosen but never fed back, "
             f"so {prompt} + {new} - 1 = {stored} tokens are stored.",
-            f"Divide {stored} by {block_size} and round up: a block is taken whole.",
+            f"Divide {stored} by {block_size}. With a rest you would round up: a block is taken whole.",
         ),
-        solution=f"({prompt} + {new} - 1) / {block_size} = {stored / block_size:g}, "
-        f"rounded up: {blocks} blocks.",
+        solution=f"({prompt} + {new} - 1) / {block_size} = {blocks} blocks, all full.",
         right=blocks,
         wrong=tuple((why, value) for value, why in wrong.items()),
     )
