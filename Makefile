@@ -49,11 +49,11 @@ test: chromium-check install
 	@echo '== 3/6 Types (mypy)'
 	@$(PY) -m mypy
 	@echo '== 4/6 Unit and property tests'
-	@$(PY) -m pytest tests --ignore=tests/browser $(PYTEST_ARGS)
+	@$(PY) -m pytest tests --ignore=tests/browser -rP $(PYTEST_ARGS)
 	@echo '== 5/6 Notebooks: every stored output against a fresh run'
 	@$(PY) -m pytest --nbval notebooks/*.ipynb
 	@echo '== 6/6 Browser: JupyterLab in Chromium'
-	@MINIKV_CHROMIUM="$$($(find_chromium))" $(PY) -m pytest tests/browser
+	@MINIKV_CHROMIUM="$$($(find_chromium))" $(PY) -m pytest tests/browser -rP
 
 nightly: install
 	@echo '== Long property run, $(MINIKV_OPERATIONS) random operations'
