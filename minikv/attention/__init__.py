@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from minikv.attention import gather, reference
+from minikv.attention.tables import TableArray, as_tables
 from minikv.pool import BlockPool, ReadTable
 
 
@@ -35,7 +36,7 @@ def paged_attention(
     q: Tensor,
     pool: BlockPool,
     layer: int,
-    tables: Sequence[ReadTable],
+    tables: Sequence[ReadTable] | TableArray,
     lengths: Sequence[int],
     scale: float | None = None,
     backend: str | Read = "auto",
@@ -47,7 +48,7 @@ def paged_attention(
             head_dim], the last `num_new` tokens of each, where each token sees itself and all before it.
             num_heads is a multiple of the pool's num_kv_heads; query head h reads kv head
             h // (num_heads / num_kv_heads).
-        tables: a block table per request.
+        tables: a block table per request, or all of them as a TableArray.
         lengths: tokens stored per request, the new ones included.
         scale: of the scores; None is head_dim ** -0.5.
         backend: "reference", "gather", "auto" (gather), or a function like theirs.
@@ -59,6 +60,7 @@ def paged_attention(
         ValueError: an unknown backend, or shapes that do not fit.
         IndexError, UnwrittenSlotError: as read_layer.
     """
+    tables = as_tables(tables, pool)
     num_kv_heads, head_dim = pool.kv.shape[3], pool.kv.shape[5]
     if q.ndim not in (3, 4) or q.shape[0] != len(tables) or q.shape[-1] != head_dim:
         raise ValueError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minikv.attention import BACKENDS, paged_attention
+from minikv.attention.tables import TableArray
 from minikv.block_table import BlockTable
 from minikv.errors import UnwrittenSlotError
 from minikv.pool import BlockPool
@@ -281,3 +282,36 @@ def test_a_function_of_ones_own_may_read() -> None:
     out = paged_attention(q, stored.pool, 1, stored.tables, stored.lengths, backend=mine)
     assert torch.equal(out, q * 2)
     assert seen == [(1, 1, 4, HEAD_DIM), stored.pool, 1, stored.tables, stored.lengths, HEAD_DIM**-0.5]
+
+
+@backends
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_a_padded_array_of_tables_reads_what_the_tables_read(
+    backend: str, offset: int, as_tensors: bool
+) -> None:
+    stored = store([1, 9, 30, 4], block_size=4, offset=offset)
+    block_ids = np.full((4, 12), -1, dtype=np.int32)  # -1: a padding that would show if it were read
+    for row, table in zip(block_ids, stored.tables, strict=True):
+        row[: table.num_blocks] = table.block_ids
+    offsets = np.full(4, offset, dtype=np.int32)
+    array = TableArray(block_ids, offsets)
+    if as_tensors:
+        array = TableArray(torch.from_numpy(block_ids), torch.from_numpy(offsets))
+    q = torch.randn(4, 4, HEAD_DIM)
+    expected = paged_attention(q, stored.pool, 1, stored.tables, stored.lengths, backend=backend)
+    assert torch.equal(paged_attention(q, stored.pool, 1, array, stored.lengths, backend=backend), expected)
+
+
+def test_a_table_array_of_the_wrong_shape_is_refused() -> None:
+    stored = store([9], block_size=4)
+    q, ids = torch.randn(1, 4, HEAD_DIM), np.array([stored.tables[0].block_ids], dtype=np.int32)
+    for array, said in (
+        (TableArray(ids[0], [0]), r"block_ids has shape \[3\]"),
+        (TableArray(ids, [0, 0]), r"offsets \[2\]"),
+        (TableArray(ids, [4]), r"offset is 4; it must be in \[0, 4\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            paged_attention(q, stored.pool, 1, array, [9])
+    with pytest.raises(IndexError, match=r"\[0, 13\) reach outside \[0, 12\)"):
+        paged_attention(q, stored.pool, 1, TableArray(ids, [0]), [13])
