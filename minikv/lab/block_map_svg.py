@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from minikv.invariants import INVARIANTS
 from minikv.lab.block_map_text import (
     MANY_BLOCKS,
     QUEUE_SHOWN,
@@ -13,7 +14,6 @@ from minikv.lab.block_map_text import (
     request_line,
 )
 from minikv.lab.frame import Frame, PoolState, RequestView
-from minikv.lab.invariants import INVARIANTS
 from minikv.lab.sentences import counted, shown
 from minikv.lab.svg_page import PATTERNS, WIDTH, SvgPage, cut, haloed, paint, wrapped
 

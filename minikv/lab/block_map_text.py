@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from minikv.invariants import INVARIANTS
 from minikv.lab.frame import Frame, PoolState, RequestView
-from minikv.lab.invariants import INVARIANTS
 from minikv.lab.sentences import counted, shown
 
 MANY_BLOCKS = 64  # above it, free blocks are counted instead of listed

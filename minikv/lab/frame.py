@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from minikv.invariants import INVARIANTS
 from minikv.lab.events import Event
-from minikv.lab.invariants import INVARIANTS, slot_of, stored
+from minikv.lab.invariants import slot_of, stored
 
 
 class Violation(NamedTuple):

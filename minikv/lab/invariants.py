@@ -15,15 +15,6 @@ from minikv.lab.books import Books
 from minikv.lab.events import Event
 from minikv.lab.sentences import listed
 
-INVARIANTS = {
-    "I1": "conservation",
-    "I2": "ref-count",
-    "I3": "no-repeat",
-    "I4": "no-shared-write",
-    "I5": "capacity",
-    "I6": "written-first",
-}
-
 Verdict = tuple[tuple[Any, ...], str, int | None, str | None]
 
 
