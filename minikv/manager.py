@@ -105,7 +105,7 @@ class KVCacheManager:
 
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
-        self._news.observer = observer
+        self._news.observe(observer)
 
     def snapshot(self) -> dict[str, Any]:
         """The figures a serving system reports; `used_blocks` in the order taken. O(held blocks)."""
@@ -149,7 +149,8 @@ class KVCacheManager:
         for _ in range(needed):
             table.append_block(self._free[0])
             block_id = self._take()
-            self._news.add("allocate", table, index=table.num_blocks - 1, block_id=block_id, ref_count=1)
+            if self._news.wanted:
+                self._news.add("allocate", table, index=table.num_blocks - 1, block_id=block_id, ref_count=1)
         self._keep(table)
         self._news.send()
         return True
@@ -322,7 +323,8 @@ class KVCacheManager:
         block_id = self._free.popleft()
         self.blocks[block_id].ref_count = 1
         self._used[block_id] = None
-        self.max_allocated = max(self.max_allocated, len(self._used))
+        if len(self._used) > self.max_allocated:
+            self.max_allocated = len(self._used)
         return block_id
 
     def _release(self, block_id: int) -> None:
@@ -333,9 +335,10 @@ class KVCacheManager:
             self.pool.release(block_id)
 
     def _release_if_unheld(self, block: KVBlock) -> None:
-        if block.ref_count == 0:
+        if not block.ref_count:
             self._release(block.block_id)
-            self._news.add("release", block_id=block.block_id)
+            if self._news.wanted:
+                self._news.add("release", block_id=block.block_id)
 
     def _share(self, table: Table, index: int, block_id: int, source: Table | None) -> None:
         """One more reference to a held block, for entry `index` of `table`."""
@@ -349,7 +352,8 @@ class KVCacheManager:
         """One reference to a held block less, as entry `index` of `table` lets it go."""
         block = self.blocks[block_id]
         block.ref_count -= 1
-        self._news.add("drop", table, index=index, block_id=block_id, ref_count=block.ref_count)
+        if self._news.wanted:
+            self._news.add("drop", table, index=index, block_id=block_id, ref_count=block.ref_count)
         self._release_if_unheld(block)
 
     def _hand_back(self, block: KVBlock) -> None:

@@ -12,19 +12,27 @@ from minikv.protocols import Observer, Table
 
 
 class News:
-    """Collects events for one observer; without an observer it keeps nothing."""
+    """Collects events for one observer; without an observer it keeps nothing.
+
+    Attributes:
+        wanted: somebody listens. Where news come block by block, the manager asks before it words them.
+    """
 
     def __init__(self, observer: Observer | None) -> None:
-        self.observer = observer
+        self.observe(observer)
         self._unsent: list[dict[str, Any]] = []
         self._labels: dict[
             int, tuple[Table, str]
         ] = {}  # by id(); holds the table, so that its id stays its own
         self._told: set[str] = set()  # names in use: no letter may stand for two tables
 
+    def observe(self, observer: Observer | None) -> None:
+        """From now on tell this observer, or nobody."""
+        self.observer, self.wanted = observer, observer is not None
+
     def add(self, op: str, table: Table | None = None, **facts: Any) -> None:
         """Note an event, of the request that `table` belongs to if one is given."""
-        if self.observer is not None:
+        if self.wanted:
             request = {} if table is None else {"request": self.name(table)}
             self._unsent.append({"op": op, **request, **facts})
 
