@@ -19,7 +19,6 @@ from minikv.benchmarks.exactness import (
     ask_transformers,
     compare,
     make_prompts,
-    near_boundaries,
 )
 from minikv.gpt2 import GPT2, TINY
 
@@ -35,6 +34,13 @@ def model() -> GPT2:
 def cases(model: GPT2) -> list[Case]:
     """200 prompts of 1, 2, …, 200 tokens."""
     return ask_transformers(TINY, make_prompts(model, 200), new_tokens=6)
+
+
+def near_boundaries(cases: list[Case], longest: int) -> list[Case]:
+    """The cases of up to `longest` tokens that end at a block boundary, or one token beside it."""
+    boundaries = {k * size for size in BLOCK_SIZES[2:] for k in (1, 2, longest // size)}
+    lengths = {length + beside for length in boundaries for beside in (-1, 0, 1)}
+    return [case for case in cases if len(case.prompt) in lengths and len(case.prompt) <= longest]
 
 
 def assert_exact(row: Row, tokens: int) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from minikv.assets import ledger
 from minikv.attention import BACKENDS
@@ -77,13 +78,6 @@ def _prompt(model: GPT2, rng: random.Random, length: int) -> list[int]:
     return model.tokenizer.encode(" ".join(words[:length]))
 
 
-def near_boundaries(cases: Sequence[Case], longest: int) -> list[Case]:
-    """The cases of up to `longest` tokens that end at a block boundary, or one token beside it."""
-    boundaries = {k * size for size in BLOCK_SIZES[2:] for k in (1, 2, longest // size)}
-    lengths = {length + beside for length in boundaries for beside in (-1, 0, 1)}
-    return [case for case in cases if len(case.prompt) in lengths and len(case.prompt) <= longest]
-
-
 def ask_transformers(folder: Path, prompts: Sequence[list[int]], new_tokens: int) -> list[Case]:
     """What transformers makes of these prompts, one at a time, without padding.
 
@@ -137,16 +131,15 @@ def _run(
 
 
 def run(count: int, new_tokens: int) -> list[Row]:
-    """Every block size, alone and in mixed batches. Reading block by block is slow: near boundaries only."""
+    """Every way of reading and every block size, alone and in mixed batches. The progress goes to stderr."""
     model = GPT2.from_pretrained()
     cases = ask_transformers(TINY, make_prompts(model, count), new_tokens)
+    mixed = random.Random(0).sample(cases, len(cases))
+    kinds = [(backend, size) for backend in BACKENDS for size in BLOCK_SIZES]
     rows = []
-    for backend in BACKENDS:
-        chosen = near_boundaries(cases, 66) if backend == "reference" else list(cases)
-        mixed = random.Random(0).sample(chosen, len(chosen))
-        for block_size in BLOCK_SIZES:
-            rows.append(compare(model, chosen, block_size, backend))
-            rows.append(compare(model, mixed, block_size, backend, BATCH))
+    for backend, size in tqdm(kinds, unit="block size"):
+        rows.append(compare(model, cases, size, backend))
+        rows.append(compare(model, mixed, size, backend, BATCH))
     return rows
 
 
