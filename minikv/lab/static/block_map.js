@@ -5,6 +5,7 @@
 const INKS = 6; // request colours and patterns, as in palette.css and block_map.css
 const PATTERNS = 7;
 const BIG = 64; // above this many blocks, cells are drawn small and without words
+const BAND = 100; // cells of a big pool in one band: whole lines of 10 or 20, see block_map.css
 const QUEUE_SHOWN = 18;
 const TAGS_SHOWN = 3;
 const VIOLATIONS_SHOWN = 4;
@@ -717,7 +718,8 @@ class View {
       node.dataset.block = block;
       return { node, signature: null };
     });
-    this.pool.replaceChildren(...this.cells.map((cell) => cell.node));
+    const nodes = this.cells.map((cell) => cell.node);
+    this.pool.replaceChildren(...(this.big ? bands(nodes) : nodes));
   }
 
   drawCell(state, block, holders) {
@@ -929,6 +931,15 @@ function goneText(requests) {
 function facts(request) {
   const found = [request.status, counted(storedIn(request), "token")];
   if (request.offset) found.push(`offset ${request.offset}`);
+  return found;
+}
+
+function bands(nodes) {
+  // The browser leaves out the style and layout of bands that are out of sight.
+  const found = [];
+  for (let from = 0; from < nodes.length; from += BAND) {
+    found.push(element("div", { class: "mk-band", role: "none" }, ...nodes.slice(from, from + BAND)));
+  }
   return found;
 }
 
