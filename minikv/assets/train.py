@@ -13,6 +13,11 @@ bring it about. So training has a curriculum:
 2. *Ledgers.* Facts, then statements and questions about them, mixed with repeats;
    the number of people and the length of the text grow step by step.
 
+What it does not learn: "Ada has two red kites . Bo has two red cups ." What follows "two red" depends on
+the name, three words back, and there the model guesses. A second course on such facts was tried. Two
+people, always at position 0, were told apart after some 450 steps; within 1,350 more, longer ledgers at
+other positions were not.
+
 The words of the answers weigh most; the words nobody could foresee almost nothing.
 The checkpoint that comes out is a standard Hugging Face one.
 """
