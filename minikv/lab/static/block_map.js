@@ -5,7 +5,8 @@
 const INKS = 6; // request colours and patterns, as in palette.css and block_map.css
 const PATTERNS = 7;
 const BIG = 64; // above this many blocks, cells are drawn small and without words
-const BAND = 100; // cells of a big pool in one band: whole lines of 10 or 20, see block_map.css
+const MARGIN = 60; // cells of a big pool that are drawn at once on either side of those in sight
+const REST_MS = 50; // after which those out of sight are drawn, too
 const QUEUE_SHOWN = 18;
 const TAGS_SHOWN = 3;
 const VIOLATIONS_SHOWN = 4;
@@ -255,7 +256,11 @@ class View {
     this.root.addEventListener("pointerover", (event) => this.setHovered(this.placeOf(event.target)));
     this.root.addEventListener("pointerleave", () => this.setHovered(null));
     this.stage.addEventListener("click", (event) => event.target.closest(".mk-option")?.focus());
-    this.stage.addEventListener("scroll", () => this.drawLinks(), { capture: true, passive: true });
+    const onScroll = () => {
+      if (this.resting) this.drawNear(this.near(this.cells.length));
+      this.drawLinks();
+    };
+    this.stage.addEventListener("scroll", onScroll, { capture: true, passive: true });
     this.listenToTimeline();
     this.sizes = new ResizeObserver(() => {
       const width = this.root.clientWidth;
@@ -283,6 +288,7 @@ class View {
     this.stop();
     this.sizes.disconnect();
     clearTimeout(this.saving);
+    clearTimeout(this.resting);
     cancelAnimationFrame(this.scheduled);
     this.model.off("change:step", this.onStep);
     this.model.off("change:highlight", this.onMark);
@@ -484,12 +490,13 @@ class View {
     this.broken = new Set(this.standing.map((found) => found.block));
     this.marked = new Set(this.model.get("highlight"));
     this.useSize(state.num_blocks > BIG);
+    const near = this.near(state.num_blocks);
     this.root.classList.remove("is-empty");
     const focused = document.activeElement;
     this.drawHead();
     this.drawControls();
     this.drawRequests(state);
-    this.drawPool(state);
+    this.drawPool(state, near);
     this.drawFooter(state);
     this.keepTabStops(focused);
     this.showMain();
@@ -698,7 +705,19 @@ class View {
 
   // ---- physical -----------------------------------------------------------------------------------
 
-  drawPool(state) {
+  near(count) {
+    // The cells in sight, and those that come into sight when the event's own is scrolled to: [from, to) each.
+    // Asked before anything is drawn, when the browser knows the answer without a new layout.
+    const { scrollTop, clientHeight, scrollHeight } = this.pool;
+    if (!this.big || !scrollHeight || this.cells.length !== count) return [[0, count]];
+    const first = Math.floor((scrollTop / scrollHeight) * count);
+    const seen = Math.ceil((clientHeight / scrollHeight) * count) + MARGIN;
+    const main = this.frame.blocks[0];
+    const ranges = [[first - MARGIN, first + seen]];
+    return main === undefined ? ranges : [...ranges, [main - seen, main + seen]];
+  }
+
+  drawPool(state, near) {
     if (this.cells.length !== state.num_blocks) this.newCells(state.num_blocks);
     const holders = this.cells.map(() => []);
     state.requests.forEach((request, number) => {
@@ -709,7 +728,24 @@ class View {
       if (state.tape[i] !== null) this.places.set(state.tape[i], this.places.size + 1);
     }
     this.holders = holders;
-    for (let block = 0; block < this.cells.length; block++) this.drawCell(state, block, holders[block]);
+    this.drawNear(near);
+    clearTimeout(this.resting);
+    if (this.big) this.resting = setTimeout(() => this.drawRest(), REST_MS);
+  }
+
+  drawNear(near) {
+    for (const [from, to] of near) {
+      const end = Math.min(this.cells.length, to);
+      for (let block = Math.max(0, from); block < end; block++) {
+        this.drawCell(this.player.state, block, this.holders[block]);
+      }
+    }
+  }
+
+  drawRest() {
+    // What is out of sight in a big pool is drawn when the seeking pauses.
+    this.resting = undefined;
+    this.drawNear([[0, this.cells.length]]);
   }
 
   newCells(count) {
@@ -718,8 +754,7 @@ class View {
       node.dataset.block = block;
       return { node, signature: null };
     });
-    const nodes = this.cells.map((cell) => cell.node);
-    this.pool.replaceChildren(...(this.big ? bands(nodes) : nodes));
+    this.pool.replaceChildren(...this.cells.map((cell) => cell.node));
   }
 
   drawCell(state, block, holders) {
@@ -931,15 +966,6 @@ function goneText(requests) {
 function facts(request) {
   const found = [request.status, counted(storedIn(request), "token")];
   if (request.offset) found.push(`offset ${request.offset}`);
-  return found;
-}
-
-function bands(nodes) {
-  // The browser leaves out the style and layout of bands that are out of sight.
-  const found = [];
-  for (let from = 0; from < nodes.length; from += BAND) {
-    found.push(element("div", { class: "mk-band", role: "none" }, ...nodes.slice(from, from + BAND)));
-  }
   return found;
 }
 
