@@ -34,4 +34,5 @@ def attend(
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[1],
     ).transpose(1, 2)
+    # Where nothing is visible, some kernels give NaN and some give zeros.
     return out.masked_fill((ends < 1)[..., None, None], 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -165,6 +165,20 @@ def test_an_empty_row_gives_zeros_and_leaves_the_others_alone(num_new: int, back
     assert not out[1].any()
     without = Stored(stored.pool, stored.tables[::2], [7, 5], stored.kv[::2])
     assert torch.equal(out[::2], read(without, q[::2], backend))
+
+
+def test_an_empty_row_gives_zeros_whatever_the_kernel_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The softmax of nothing is 0 / 0. torch's CPU kernel says 0 for it, others say NaN."""
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def strict(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, **options: Any) -> Tensor:
+        nothing = ~attn_mask.any(-1, keepdim=True)
+        return kernel(q, k, v, attn_mask=attn_mask, **options).masked_fill(nothing, math.nan)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", strict)
+    stored = store([0, 5], 4)
+    out = read(stored, torch.randn(2, 4, HEAD_DIM), "gather")
+    assert out[0].eq(0).all() and out[1].isfinite().all()
 
 
 @backends
