@@ -177,7 +177,8 @@ class DecodeLoop:
             more = -(-(stop - table.capacity) // manager.block_size)
             raise OutOfBlocksError(
                 f"{stop} tokens do not fit: the request holds {table.num_blocks} blocks of "
-                f"{manager.block_size} and {more} more are not free; finish a request, or make num_blocks larger"
+                f"{manager.block_size} and needs {more} more, too few are free; "
+                "finish a request, or make num_blocks larger"
             )
         for position in (*range(start, stop - 1, manager.block_size), stop - 1):  # each block at least once
             manager.copy_on_write(table, position)

@@ -158,6 +158,11 @@ class BlockPool:
                 raise ValueError(f"length is {length}; it counts stored tokens, so it is 0 or more")
         return [self._flat(t.slots(0, int(n))) for t, n in zip(tables, lengths, strict=True)]
 
+    def written(self, layer: int) -> np.ndarray:
+        """Of each flat slot, whether this layer's K and V were written: bool [num_blocks * block_size]."""
+        self._check_layer(layer)
+        return self._written[layer].numpy()
+
     def require_written(self, layer: int, slots: Tensor) -> None:
         """Raise UnwrittenSlotError (I6) unless all these flat slots of this layer were written."""
         unwritten = slots[~self._written[layer, slots]]

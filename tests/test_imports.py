@@ -29,6 +29,10 @@ def test_logical_and_management_layers_import_no_torch(module: str) -> None:
     assert "torch" not in modules_after(f"import {module}")
 
 
+def test_the_compiler_comes_with_the_compiled_kernel_only() -> None:
+    assert "numba" not in modules_after("import minikv.attention, minikv.decode, minikv.lab.workbench")
+
+
 def test_import_minikv_brings_nothing_heavy() -> None:
     assert modules_after("import minikv") & HEAVY == set()
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from minikv.attention import gather, reference
-from minikv.attention.tables import TableArray, as_tables
+from minikv.attention.tables import TableArray, num_tables
+from minikv.block_table import BlockTable
 from minikv.pool import BlockPool, ReadTable
 
 
@@ -23,13 +25,26 @@ class Read(Protocol):
         q: Tensor,
         pool: BlockPool,
         layer: int,
-        tables: Sequence[ReadTable],
+        tables: Sequence[ReadTable] | TableArray,
         lengths: Sequence[int],
         scale: float,
     ) -> Tensor: ...
 
 
-BACKENDS: dict[str, Read] = {"reference": reference.attend, "gather": gather.attend}
+def _cpu(
+    q: Tensor,
+    pool: BlockPool,
+    layer: int,
+    tables: Sequence[ReadTable] | TableArray,
+    lengths: Sequence[int],
+    scale: float,
+) -> Tensor:
+    from minikv.attention import cpu  # its compiler takes half a second to load
+
+    return cpu.attend(q, pool, layer, tables, lengths, scale)
+
+
+BACKENDS: dict[str, Read] = {"reference": reference.attend, "gather": gather.attend, "cpu": _cpu}
 
 
 def paged_attention(
@@ -51,7 +66,8 @@ def paged_attention(
         tables: a block table per request, or all of them as a TableArray.
         lengths: tokens stored per request, the new ones included.
         scale: of the scores; None is head_dim ** -0.5.
-        backend: "reference", "gather", "auto" (gather), or a function like theirs.
+        backend: "reference", "gather", "cpu", or a function like theirs. "auto" is "cpu" where the pool and
+            the tables allow it, else "gather", which asks a table for nothing but slots.
 
     Returns:
         The shape of q. A request of length 0 gives zeros.
@@ -60,17 +76,16 @@ def paged_attention(
         ValueError: an unknown backend, or shapes that do not fit.
         IndexError, UnwrittenSlotError: as read_layer.
     """
-    tables = as_tables(tables, pool)
-    num_kv_heads, head_dim = pool.kv.shape[3], pool.kv.shape[5]
-    if q.ndim not in (3, 4) or q.shape[0] != len(tables) or q.shape[-1] != head_dim:
+    batch, num_kv_heads, head_dim = num_tables(tables, pool), pool.kv.shape[3], pool.kv.shape[5]
+    if q.ndim not in (3, 4) or q.shape[0] != batch or q.shape[-1] != head_dim:
         raise ValueError(
-            f"q has shape {list(q.shape)}; {len(tables)} requests and a head_dim of {head_dim} take "
-            f"[{len(tables)}, num_heads, {head_dim}] or [{len(tables)}, num_new, num_heads, {head_dim}]"
+            f"q has shape {list(q.shape)}; {batch} requests and a head_dim of {head_dim} take "
+            f"[{batch}, num_heads, {head_dim}] or [{batch}, num_new, num_heads, {head_dim}]"
         )
     if q.shape[-2] % num_kv_heads:
         raise ValueError(f"{q.shape[-2]} query heads cannot share {num_kv_heads} kv heads evenly")
     if isinstance(backend, str):
-        name = "gather" if backend == "auto" else backend
+        name = _best(pool, tables) if backend == "auto" else backend
         if name not in BACKENDS:
             raise ValueError(
                 f"backend {backend!r} is unknown; there are 'auto' and {', '.join(map(repr, BACKENDS))}"
@@ -84,3 +99,10 @@ def paged_attention(
             )
     out = backend(chunk, pool, layer, tables, lengths, head_dim**-0.5 if scale is None else scale)
     return out if q.ndim == 4 else out[:, 0]
+
+
+def _best(pool: BlockPool, tables: Sequence[ReadTable] | TableArray) -> str:
+    """The fastest backend that reads this pool through these tables."""
+    walkable = isinstance(tables, TableArray) or all(isinstance(table, BlockTable) for table in tables)
+    fits = pool.device.type == "cpu" and pool.kv.dtype in (torch.float32, torch.bfloat16)
+    return "cpu" if walkable and fits else "gather"

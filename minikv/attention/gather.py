@@ -11,14 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minikv.attention.tables import TableArray, as_tables
 from minikv.pool import BlockPool, ReadTable
 
 
 def attend(
-    q: Tensor, pool: BlockPool, layer: int, tables: Sequence[ReadTable], lengths: Sequence[int], scale: float
+    q: Tensor,
+    pool: BlockPool,
+    layer: int,
+    tables: Sequence[ReadTable] | TableArray,
+    lengths: Sequence[int],
+    scale: float,
 ) -> Tensor:
     """Attention of q [batch, num_new, heads, head_dim], the last num_new of each request's tokens."""
-    k, v = pool.read_layer(layer, tables, lengths)  # [batch, kv_heads, max_length, head_dim]
+    k, v = pool.read_layer(layer, as_tables(tables, pool), lengths)  # [batch, kv_heads, max_length, head_dim]
     if k.shape[2] == 0:
         return torch.zeros_like(q)
     positions = torch.arange(k.shape[2], device=q.device)

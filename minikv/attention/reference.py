@@ -13,15 +13,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minikv.attention.tables import TableArray, as_tables
 from minikv.pool import BlockPool, ReadTable
 
 
 def attend(
-    q: Tensor, pool: BlockPool, layer: int, tables: Sequence[ReadTable], lengths: Sequence[int], scale: float
+    q: Tensor,
+    pool: BlockPool,
+    layer: int,
+    tables: Sequence[ReadTable] | TableArray,
+    lengths: Sequence[int],
+    scale: float,
 ) -> Tensor:
     """Attention of q [batch, num_new, heads, head_dim], the last num_new of each request's tokens."""
     out = torch.empty_like(q)
-    for i, slots in enumerate(pool.row_slots(tables, lengths)):
+    for i, slots in enumerate(pool.row_slots(as_tables(tables, pool), lengths)):
         out[i] = _one_request(q[i], pool, layer, slots, scale)
     return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -41,19 +41,68 @@ class _Row:
         return blocks * self.block_size + places % self.block_size
 
 
-def as_tables(tables: Sequence[ReadTable] | TableArray, pool: BlockPool) -> Sequence[ReadTable]:
-    """The tables one by one. ValueError for an array of the wrong shape or an offset outside a block."""
-    if not isinstance(tables, TableArray):
-        return tables
+def num_tables(tables: Sequence[ReadTable] | TableArray, pool: BlockPool) -> int:
+    """Requests in the batch. ValueError for an array of the wrong shape or an offset outside a block."""
+    return len(_checked(tables, pool)[0]) if isinstance(tables, TableArray) else len(tables)
+
+
+def as_arrays(
+    tables: Sequence[ReadTable] | TableArray, lengths: Sequence[int], pool: BlockPool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """block_ids [batch, max_blocks], offsets and lengths [batch], all integers, for a kernel to walk.
+
+    Raises:
+        TypeError: a table without block_ids and offset. ValueError, IndexError: as `read_layer`.
+    """
+    if isinstance(tables, TableArray):
+        block_ids, offsets = _checked(tables, pool)
+        num_blocks = np.full(len(block_ids), block_ids.shape[1])
+    else:
+        block_ids, offsets, num_blocks = _stacked(tables)
+        _checked(TableArray(block_ids, offsets), pool)
+    ends = np.asarray(lengths, dtype=np.int64).reshape(-1)
+    capacities = np.maximum(num_blocks * pool.block_size - offsets, 0)
+    if len(ends) != len(block_ids) or (ends < 0).any() or (ends > capacities).any():
+        pool.row_slots(as_tables(tables, pool), lengths)  # says what is wrong, and raises
+        raise IndexError(f"lengths {ends.tolist()} do not fit tables that hold {capacities.tolist()} tokens")
+    return block_ids, offsets, ends
+
+
+def _stacked(tables: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """block_ids, padded with 0, offsets, and blocks in each table."""
+    for table in tables:
+        if not (hasattr(table, "block_ids") and hasattr(table, "offset")):
+            raise TypeError(
+                f"{type(table).__name__} has no block_ids and offset, which a kernel walks; "
+                'give it these, or read with backend="gather", which asks for slots'
+            )
+    rows = [table.block_ids for table in tables]
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    block_ids = np.zeros((len(rows), counts.max(initial=0)), dtype=np.int64)
+    for row, ids in zip(block_ids, rows, strict=True):
+        row[: len(ids)] = ids
+    return block_ids, np.array([table.offset for table in tables], dtype=np.int64), counts
+
+
+def _checked(tables: TableArray, pool: BlockPool) -> tuple[np.ndarray, np.ndarray]:
+    """block_ids and offsets as arrays. ValueError for a wrong shape, or an offset outside a block."""
     block_ids, offsets = (np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in tables)
     if block_ids.ndim != 2 or offsets.shape != block_ids.shape[:1]:
         raise ValueError(
             f"block_ids has shape {list(block_ids.shape)} and offsets {list(offsets.shape)}; "
             "they must be [batch, max_blocks] and [batch]"
         )
-    for offset in offsets:
-        if not 0 <= offset < pool.block_size:
-            raise ValueError(
-                f"offset is {offset}; it must be in [0, {pool.block_size}), inside the first block"
-            )
+    outside = offsets[(offsets < 0) | (offsets >= pool.block_size)]
+    if len(outside):
+        raise ValueError(
+            f"offset is {outside[0]}; it must be in [0, {pool.block_size}), inside the first block"
+        )
+    return block_ids, offsets
+
+
+def as_tables(tables: Sequence[ReadTable] | TableArray, pool: BlockPool) -> Sequence[ReadTable]:
+    """The tables one by one. ValueError for an array of the wrong shape or an offset outside a block."""
+    if not isinstance(tables, TableArray):
+        return tables
+    block_ids, offsets = _checked(tables, pool)
     return [_Row(row, int(offset), pool.block_size) for row, offset in zip(block_ids, offsets, strict=True)]

@@ -218,15 +218,22 @@ def test_the_order_of_full_blocks_changes_nothing(backend: str) -> None:
 def test_addresses_beyond_32_bits(backend: str) -> None:
     """The default pool with GPT-2 small has more elements than an int32 counts, from block 7,281 on.
 
-    One byte an element, so that 4.8 GB are reserved; only the blocks written are ever in memory.
+    One byte an element, so that 4.8 GB are reserved; only the blocks written are ever in memory. The compiled
+    kernel takes no bytes: two an element, and half the layers.
     """
-    pool = BlockPool(16384, 16, num_layers=12, num_kv_heads=12, head_dim=64, dtype=torch.int8)
-    assert pool.kv.numel() == 4_831_838_208
+    layers, dtype = (6, torch.bfloat16) if backend == "cpu" else (12, torch.int8)
+    pool = BlockPool(16384, 16, layers, num_kv_heads=12, head_dim=64, dtype=dtype)
+    assert pool.kv.numel() == layers * 402_653_184 > 2**31
     generator = torch.Generator().manual_seed(0)
     k, v = (torch.randint(-2, 3, (20, 12, 64), generator=generator).float() for _ in range(2))
     q = torch.randn(1, 12, 64, generator=generator)
     outs = []
-    for layer, block_ids in ((0, (0, 1)), (0, (7281, 7282)), (11, (16383, 3)), (11, (7280, 16382))):
+    for layer, block_ids in (
+        (0, (0, 1)),
+        (0, (7281, 7282)),
+        (layers - 1, (16383, 3)),
+        (layers - 1, (7280, 16382)),
+    ):
         table = BlockTable(16)
         for block_id in block_ids:
             table.append_block(block_id)
@@ -317,7 +324,8 @@ def test_a_padded_array_of_tables_reads_what_the_tables_read(
     assert torch.equal(paged_attention(q, stored.pool, 1, array, stored.lengths, backend=backend), expected)
 
 
-def test_a_table_array_of_the_wrong_shape_is_refused() -> None:
+@backends
+def test_a_table_array_of_the_wrong_shape_is_refused(backend: str) -> None:
     stored = store([9], block_size=4)
     q, ids = torch.randn(1, 4, HEAD_DIM), np.array([stored.tables[0].block_ids], dtype=np.int32)
     for array, said in (
@@ -326,6 +334,6 @@ def test_a_table_array_of_the_wrong_shape_is_refused() -> None:
         (TableArray(ids, [4]), r"offset is 4; it must be in \[0, 4\)"),
     ):
         with pytest.raises(ValueError, match=said):
-            paged_attention(q, stored.pool, 1, array, [9])
+            paged_attention(q, stored.pool, 1, array, [9], backend=backend)
     with pytest.raises(IndexError, match=r"\[0, 13\) reach outside \[0, 12\)"):
-        paged_attention(q, stored.pool, 1, TableArray(ids, [0]), [13])
+        paged_attention(q, stored.pool, 1, TableArray(ids, [0]), [13], backend=backend)

@@ -1,0 +1,308 @@
+"""Read in one pass, compiled for the CPU: a PagedAttention kernel in Numba. (Kwon et al. 2023, §4.3)
+
+What `gather` first copies side by side is read here where it lies. The work is cut in two directions:
+
+    tile   up to 8 new tokens of one request: a block that the processor has fetched serves them all
+    part   512 tokens of what they see: one long request keeps every thread busy
+
+Each tile walks the blocks of a part with the online softmax of attention/reference.py; then the parts
+are merged (flash-decoding: Dao et al. 2023). The cuts lie at fixed positions, whatever the number of
+threads and whatever else is in the batch: the same sums in the same order, so the same bits.
+
+All that one layer keeps in one block is one run of memory (minikv/pool.py). A thread that reads it
+from end to end, all heads in one go, reads nearly as fast as memory can deliver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange, types
+from numba.extending import overload
+from torch import Tensor
+
+from minikv.attention.tables import TableArray, as_arrays, as_tables
+from minikv.block_table import BlockTable
+from minikv.pool import BlockPool, ReadTable
+
+Array = np.ndarray
+
+TILE = 8  # new tokens
+PART = 512  # tokens; at least one block
+
+# Sums may be taken in another order, so that vectors can be used. NaN and infinity stay what they are.
+LOOSE = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
+NOTHING = np.float32(-np.inf)  # the largest score among none
+
+_entered = Lock()  # Numba's plainest thread pool must not be entered twice at a time
+
+
+def attend(
+    q: Tensor,
+    pool: BlockPool,
+    layer: int,
+    tables: Sequence[ReadTable] | TableArray,
+    lengths: Sequence[int],
+    scale: float,
+) -> Tensor:
+    """Attention of q [batch, num_new, heads, head_dim], the last num_new of each request's tokens.
+
+    Raises:
+        TypeError: the pool holds neither float32 nor bfloat16, or a table has no block_ids and offset.
+        ValueError: the pool is on another device. IndexError, UnwrittenSlotError: as read_layer.
+    """
+    kv = _stored(pool)
+    block_ids, offsets, ends = as_arrays(tables, lengths, pool)
+    new = np.ascontiguousarray(q.detach().float().numpy())
+    out = np.zeros(new.shape, dtype=np.float32)
+    failed = np.zeros(len(ends), dtype=np.bool_)
+    kernel = _one_tile if new.shape[1] <= TILE else _many_tiles
+    with _entered:
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        part = max(1, PART // pool.block_size)
+        kernel(
+            new,
+            kv,
+            layer,
+            block_ids,
+            offsets,
+            ends,
+            pool.written(layer),
+            np.float32(scale),
+            part,
+            out,
+            failed,
+        )
+    if failed.any():  # the plain way of looking finds out what is wrong, and raises
+        for row in pool.row_slots(as_tables(tables, pool), lengths):
+            pool.require_written(layer, row)
+    return torch.from_numpy(out).to(q)
+
+
+def warm_up() -> None:
+    """Compile for both kinds of pool, or load what was compiled before. The first time: some seconds."""
+    for dtype in (torch.float32, torch.bfloat16):
+        pool = BlockPool(1, 2 * TILE, 1, 1, 1, dtype=dtype)
+        pool.write(0, range(2 * TILE), torch.zeros(2 * TILE, 1, 1), torch.zeros(2 * TILE, 1, 1))
+        table = BlockTable(2 * TILE)
+        table.append_block(0)
+        for num_new in (1, 2 * TILE):
+            attend(torch.zeros(1, num_new, 1, 1), pool, 0, [table], [num_new], 1.0)
+
+
+def _stored(pool: BlockPool) -> np.ndarray:
+    """The pool's tensor as an array, without a copy; bfloat16, which NumPy does not know, as its 16 bits."""
+    if pool.device.type != "cpu":
+        raise ValueError(f'the pool is on {pool.device.type}; the "cpu" backend reads pools on the CPU')
+    if pool.kv.dtype == torch.float32:
+        return pool.kv.numpy()
+    if pool.kv.dtype == torch.bfloat16:
+        return pool.kv.view(torch.uint16).numpy()
+    raise TypeError(f'the pool holds {pool.kv.dtype}; the "cpu" backend reads float32 and bfloat16')
+
+
+# ---- one block --------------------------------------------------------------------------------
+
+
+def _number(x):  # type: ignore[no-untyped-def]
+    """What is stored, as float32: itself, or a bfloat16, which is the upper half of one."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_number, inline="always")
+def _number_of(x):  # type: ignore[no-untyped-def]  # Numba compares this signature with the one above
+    if x == types.uint16:
+        return lambda x: np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
+    return lambda x: x
+
+
+@njit(fastmath={"contract"}, inline="always")
+def _exp(x: Any) -> Any:
+    """e ** x for x <= 0; unlike np.exp, short enough for the compiler to vectorise.
+
+    x = n log 2 + r with a small r: a polynomial for e ** r (Cephes, Moshier 1992), and 2 ** n by
+    writing n where a float32 keeps its exponent. Below -87 the result is as good as 0.
+    """
+    x = max(x, np.float32(-87.0))
+    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    r = x - n * np.float32(0.693359375) - n * np.float32(-2.12194440e-4)
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return (p * r * r + r + np.float32(1.0)) * power
+
+
+@njit(**LOOSE)
+def _block(
+    q: Array, kv: Array, layer: int, block_id: int, place: int, start: int, sees: int, scale: float,
+    scores: Array, best: Array, total: Array, mixed: Array,
+) -> None:  # fmt: skip
+    """Add one block to what a tile has seen: positions start, start + 1, … lie at its places from `place` on.
+
+    Query j sees the positions below sees + j. best, total [rows, heads] and mixed [rows, heads, head_dim]
+    are the running maximum, sum of weights and weighted sum of values.
+    """
+    rows, heads, head_dim = q.shape
+    group = heads // kv.shape[3]
+    for h in range(heads):
+        g = h // group
+        for j in range(rows):
+            count = min(kv.shape[4] - place, sees + j - start)
+            top = NOTHING
+            for t in range(count):
+                score = np.float32(0)
+                for d in range(head_dim):
+                    score += q[j, h, d] * _number(kv[layer, block_id, 0, g, place + t, d])
+                scores[t] = score * scale
+                top = max(scores[t], top)
+            if top > best[j, h]:
+                shrink = np.float32(0) if total[j, h] == 0 else _exp(best[j, h] - top)
+                best[j, h] = top
+                total[j, h] *= shrink
+                for d in range(head_dim):
+                    mixed[j, h, d] *= shrink
+            weights = np.float32(0)
+            for t in range(count):
+                scores[t] = _exp(scores[t] - best[j, h])
+                weights += scores[t]
+            total[j, h] += weights
+            for t in range(count):
+                for d in range(head_dim):
+                    mixed[j, h, d] += scores[t] * _number(kv[layer, block_id, 1, g, place + t, d])
+
+
+# ---- one part of what one tile sees ------------------------------------------------------------
+
+
+@njit(**LOOSE)
+def _part(
+    q: Array, kv: Array, layer: int, row: Array, offset: int, first: int, last: int, sees: int,
+    written: Array, scale: float, scores: Array, best: Array, total: Array, mixed: Array,
+) -> bool:  # fmt: skip
+    """Walk entries first … last-1 of the table `row`. False if an entry or a slot is not to be read."""
+    num_blocks, block_size = kv.shape[1], kv.shape[4]
+    best[:] = NOTHING
+    total[:] = 0
+    mixed[:] = 0
+    sound = True
+    for entry in range(first, last):
+        block_id = np.int64(row[entry])  # a slot may exceed 32 bits
+        if not 0 <= block_id < num_blocks:
+            return False
+        place = offset if entry == 0 else 0
+        start = entry * block_size - offset + place
+        seen = min(block_size - place, sees + len(q) - 1 - start)
+        slot = block_id * block_size + place
+        for t in range(seen):
+            sound &= written[slot + t]
+        _block(q, kv, layer, block_id, place, start, sees, scale, scores, best, total, mixed)
+    return sound
+
+
+@njit(**LOOSE)
+def _merge(
+    best: Array, total: Array, mixed: Array, part_best: Array, part_total: Array, part_mixed: Array
+) -> None:
+    """Add what one part saw to what the parts before it saw."""
+    rows, heads, head_dim = mixed.shape
+    for j in range(rows):
+        for h in range(heads):
+            if part_total[j, h] == 0:  # it saw nothing
+                continue
+            top = max(best[j, h], part_best[j, h])
+            old = np.float32(0) if total[j, h] == 0 else _exp(best[j, h] - top)
+            new = _exp(part_best[j, h] - top)
+            best[j, h] = top
+            total[j, h] = total[j, h] * old + part_total[j, h] * new
+            for d in range(head_dim):
+                mixed[j, h, d] = mixed[j, h, d] * old + part_mixed[j, h, d] * new
+
+
+@njit(**LOOSE)
+def _finish(total: Array, mixed: Array, out: Array) -> None:
+    rows, heads, head_dim = out.shape
+    for j in range(rows):
+        for h in range(heads):
+            for d in range(head_dim):
+                out[j, h, d] = mixed[j, h, d] / total[j, h]
+
+
+# ---- all of it, over the threads ---------------------------------------------------------------
+
+
+@njit(**LOOSE)
+def _num_entries(offset: int, end: int, block_size: int) -> int:
+    """Entries of a table that hold `end` tokens."""
+    return 0 if end == 0 else (offset + end - 1) // block_size + 1
+
+
+@njit(parallel=True, cache=True, **LOOSE)
+def _one_tile(
+    q: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array, written: Array,
+    scale: float, part: int, out: Array, failed: Array,
+) -> None:  # fmt: skip
+    """Few new tokens, as in a decode step: threads share the parts."""
+    batch, rows, heads, head_dim = q.shape
+    block_size = kv.shape[4]
+    parts = 1
+    for i in range(batch):
+        parts = max(parts, -(-_num_entries(offsets[i], ends[i], block_size) // part))
+    best = np.empty((batch, parts, rows, heads), np.float32)
+    total = np.zeros((batch, parts, rows, heads), np.float32)
+    mixed = np.empty((batch, parts, rows, heads, head_dim), np.float32)
+    sound = np.ones((batch, parts), np.bool_)
+    for item in prange(batch * parts):
+        i, p = item // parts, item % parts
+        last = min((p + 1) * part, _num_entries(offsets[i], ends[i], block_size))
+        if p * part < last:
+            sees = ends[i] - rows + 1
+            scores = np.empty(block_size, np.float32)
+            sound[i, p] = _part(
+                q[i], kv, layer, block_ids[i], offsets[i], p * part, last, sees, written, scale, scores,
+                best[i, p], total[i, p], mixed[i, p],
+            )  # fmt: skip
+    for i in prange(batch):
+        for p in range(1, parts):
+            _merge(best[i, 0], total[i, 0], mixed[i, 0], best[i, p], total[i, p], mixed[i, p])
+        if ends[i]:
+            _finish(total[i, 0], mixed[i, 0], out[i])
+        failed[i] = not sound[i].all()
+
+
+@njit(parallel=True, cache=True, **LOOSE)
+def _many_tiles(
+    q: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array, written: Array,
+    scale: float, part: int, out: Array, failed: Array,
+) -> None:  # fmt: skip
+    """Many new tokens, as in a prefill: threads share the tiles, each goes through its parts by itself."""
+    batch, num_new, heads, head_dim = q.shape
+    block_size = kv.shape[4]
+    tiles = -(-num_new // TILE)
+    sound = np.ones((batch, tiles), np.bool_)
+    for item in prange(batch * tiles):
+        i, j = item // tiles, item % tiles * TILE
+        rows = min(TILE, num_new - j)
+        sees = ends[i] - num_new + j + 1
+        scores = np.empty(block_size, np.float32)
+        best, total = np.full((2, rows, heads), NOTHING), np.zeros((2, rows, heads), np.float32)
+        mixed = np.zeros((2, rows, heads, head_dim), np.float32)
+        entries = _num_entries(offsets[i], sees + rows - 1, block_size) if ends[i] else 0
+        for first in range(0, entries, part):
+            sound[i, j // TILE] &= _part(
+                q[i, j : j + rows], kv, layer, block_ids[i], offsets[i], first, min(first + part, entries),
+                sees, written, scale, scores, best[1], total[1], mixed[1],
+            )  # fmt: skip
+            _merge(best[0], total[0], mixed[0], best[1], total[1], mixed[1])
+        if ends[i]:
+            _finish(total[0], mixed[0], out[i, j : j + rows])
+    for i in range(batch):
+        failed[i] = not sound[i].all()
