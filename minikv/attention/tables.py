@@ -49,7 +49,7 @@ def num_tables(tables: Sequence[ReadTable] | TableArray, pool: BlockPool) -> int
 def as_arrays(
     tables: Sequence[ReadTable] | TableArray, lengths: Sequence[int], pool: BlockPool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """block_ids [batch, max_blocks], offsets and lengths [batch], all integers, for a kernel to walk.
+    """block_ids int32 [batch, max_blocks], offsets and lengths int64 [batch], for a kernel to walk.
 
     Raises:
         TypeError: a table without block_ids and offset. ValueError, IndexError: as `read_layer`.
@@ -65,7 +65,7 @@ def as_arrays(
     if len(ends) != len(block_ids) or (ends < 0).any() or (ends > capacities).any():
         pool.row_slots(as_tables(tables, pool), lengths)  # says what is wrong, and raises
         raise IndexError(f"lengths {ends.tolist()} do not fit tables that hold {capacities.tolist()} tokens")
-    return block_ids, offsets, ends
+    return block_ids.astype(np.int32, copy=False), offsets.astype(np.int64, copy=False), ends
 
 
 def _stacked(tables: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,7 +78,7 @@ def _stacked(tables: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
             )
     rows = [table.block_ids for table in tables]
     counts = np.array([len(row) for row in rows], dtype=np.int64)
-    block_ids = np.zeros((len(rows), counts.max(initial=0)), dtype=np.int64)
+    block_ids = np.zeros((len(rows), counts.max(initial=0)), dtype=np.int32)
     for row, ids in zip(block_ids, rows, strict=True):
         row[: len(ids)] = ids
     return block_ids, np.array([table.offset for table in tables], dtype=np.int64), counts
