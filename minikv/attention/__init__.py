@@ -6,6 +6,8 @@ One way of reading per file. They differ in how they get at the blocks, not in w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol
 
 import torch
@@ -31,20 +33,31 @@ class Read(Protocol):
     ) -> Tensor: ...
 
 
-def _cpu(
-    q: Tensor,
-    pool: BlockPool,
-    layer: int,
-    tables: Sequence[ReadTable] | TableArray,
-    lengths: Sequence[int],
-    scale: float,
-) -> Tensor:
-    from minikv.attention import cpu  # its compiler takes half a second to load
+class _OnFirstUse:
+    """A way of reading whose compiler takes a while to load, and so is loaded when it is first used."""
 
-    return cpu.attend(q, pool, layer, tables, lengths, scale)
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __call__(
+        self,
+        q: Tensor,
+        pool: BlockPool,
+        layer: int,
+        tables: Sequence[ReadTable] | TableArray,
+        lengths: Sequence[int],
+        scale: float,
+    ) -> Tensor:
+        attend: Read = import_module(self.module).attend
+        return attend(q, pool, layer, tables, lengths, scale)
 
 
-BACKENDS: dict[str, Read] = {"reference": reference.attend, "gather": gather.attend, "cpu": _cpu}
+BACKENDS: dict[str, Read] = {
+    "reference": reference.attend,
+    "gather": gather.attend,
+    "cpu": _OnFirstUse("minikv.attention.cpu"),
+    "triton": _OnFirstUse("minikv.attention.gpu"),
+}
 
 
 def paged_attention(
@@ -66,8 +79,9 @@ def paged_attention(
         tables: a block table per request, or all of them as a TableArray.
         lengths: tokens stored per request, the new ones included.
         scale: of the scores; None is head_dim ** -0.5.
-        backend: "reference", "gather", "cpu", or a function like theirs. "auto" is "cpu" where the pool and
-            the tables allow it, else "gather", which asks a table for nothing but slots.
+        backend: "reference", "gather", "cpu", "triton", or a function like theirs. "auto" is "triton" on a
+            CUDA GPU and "cpu" on a CPU where pool and tables allow it, else "gather", which asks a table for
+            nothing but slots.
 
     Returns:
         The shape of q. A request of length 0 gives zeros.
@@ -103,6 +117,9 @@ def paged_attention(
 
 def _best(pool: BlockPool, tables: Sequence[ReadTable] | TableArray) -> str:
     """The fastest backend that reads this pool through these tables."""
-    walkable = isinstance(tables, TableArray) or all(isinstance(table, BlockTable) for table in tables)
+    if not (isinstance(tables, TableArray) or all(isinstance(table, BlockTable) for table in tables)):
+        return "gather"
+    if pool.device.type == "cuda" and find_spec("triton"):
+        return "triton"
     fits = pool.device.type == "cpu" and pool.kv.dtype in (torch.float32, torch.bfloat16)
-    return "cpu" if walkable and fits else "gather"
+    return "cpu" if fits else "gather"
