@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 
 _PALETTE_CSS = (Path(__file__).parent / "static" / "palette.css").read_text(encoding="utf-8")
+_PLAIN_PALETTE = re.sub(r"/\*.*?\*/|\n\s*", "", _PALETTE_CSS, flags=re.S)
 _LIGHT = dict(re.findall(r"--mk-([\w-]+):[^;]*light-dark\((#\w+)", _PALETTE_CSS))
 PATTERNS = {  # as in block_map.css; a request takes the next of each, so 42 go by before one returns
     "0": '<path d="M-2 2l4-4M0 8l8-8M6 10l4-4"/>',
@@ -75,7 +76,8 @@ class SvgPage:
 
     def finish(self, height: float) -> str:
         """The whole element."""
-        style = f"{_PALETTE_CSS}{_paint_rules()}"
+        body = "".join([*self._patterns.values(), f"<rect{paint('fill', 'bg')}/>", *self._body])
+        style = f"{_PLAIN_PALETTE}{_paint_rules(body)}"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="minikv-frame" role="img" '
             f'viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" style="max-width:100%;height:auto" '
@@ -95,12 +97,10 @@ def paint(what: str, colour: str) -> str:
     return f' {what}="{_LIGHT[colour]}" data-{what}="{colour}"'
 
 
-def _paint_rules() -> str:
-    rules = "".join(
-        f'.minikv-frame [data-{what}="{name}"]{{{what}:var(--mk-{name})}}'
-        for name in _LIGHT
-        for what in ("fill", "stroke")
-    )
+def _paint_rules(body: str) -> str:
+    """A rule for each colour that is used: a notebook stores many frames."""
+    used = sorted(set(re.findall(r'data-(fill|stroke)="([\w-]+)"', body)))
+    rules = "".join(f'.minikv-frame [data-{what}="{name}"]{{{what}:var(--mk-{name})}}' for what, name in used)
     return f"@supports (color:light-dark(#000,#fff)){{{rules}}}"
 
 

@@ -8,6 +8,7 @@ bench.map()
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from typing import Any
 
@@ -33,7 +34,7 @@ class Workbench:
     Args:
         num_blocks, block_size: of the pool; small, so that it can be seen whole.
         model: None is the tiny GPT-2 that ships.
-        backend: how attention reads the pool.
+        backend: how attention reads the pool; the gather, as in the chapter, needs nothing compiled.
         new_table: makes an empty block table from a block size; a learner's own class can stand in.
 
     Attributes:
@@ -45,7 +46,7 @@ class Workbench:
         num_blocks: int = 16,
         block_size: int = 4,
         model: GPT2 | None = None,
-        backend: str | Read = "auto",
+        backend: str | Read = "gather",
         new_table: Callable[[int], Any] = BlockTable,
     ) -> None:
         self.model = model or tiny_gpt2()
@@ -75,12 +76,29 @@ class Workbench:
             UnknownWordError: a word the model does not know.
             ValueError: the name is taken, or a prompt the loop refuses.
         """
-        if name is not None and name in {event.get("request") for event in self.log}:
-            raise ValueError(
-                f"there is a request {name!r} on this bench already; give another name, "
-                "or run the cell that makes the bench again"
-            )
+        self._check_name(name)
         return self.loop.start(self.model.tokenizer.encode(prompt), name)
+
+    def fork(self, request: Request, name: str) -> Request:
+        """A second request that has read and said what `request` has so far, and goes on by itself.
+
+        It shares every block; no data moves. Before either writes to a shared block, it is copied.
+
+        Raises:
+            ValueError: the name is taken, or the request is finished: it holds no block to share.
+        """
+        self._check_name(name)
+        if request.table.num_blocks == 0 and request.num_stored:
+            raise ValueError(f"request {request.name} is finished and holds no blocks; fork it before that")
+        prompt = self.model.text(request.token_ids[: request.prompt_length])
+        self.log({"op": "request", "request": name, "text": prompt})
+        child = copy(request)
+        child.name, child.token_ids = name, list(request.token_ids)
+        child.table = self.manager.fork(request.table, name)
+        if request.num_stored:  # then the model has chosen a word already, and the fork has it, too
+            place, word = request.num_stored - request.num_dropped, self.model.text(request.token_ids[-1:])
+            self.log({"op": "token", "request": name, "position": place, "word": word})
+        return child
 
     def prefill(self, request: Request) -> str:
         """Store the prompt's KV; returns the first new word."""
@@ -134,6 +152,13 @@ class Workbench:
         A live map also shows what happens from now on; any other stays as it is.
         """
         return BlockMap(self.log if live else EventLog(self.log), step=step, **traits)
+
+    def _check_name(self, name: str | None) -> None:
+        if name is not None and name in {event.get("request") for event in self.log}:
+            raise ValueError(
+                f"there is a request {name!r} on this bench already; give another name, "
+                "or run the cell that makes the bench again"
+            )
 
     def __repr__(self) -> str:
         return f"Workbench({self.manager.num_blocks} blocks × {self.manager.block_size} slots, {self.log!r})"

@@ -63,10 +63,13 @@ def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def output_texts(cell: dict[str, Any]) -> Iterator[str]:
-    """The text of a cell's outputs, in every form but images."""
+    """The text of a cell's outputs, in every form but images. A stream is one text: it may be cut anywhere."""
+    streams: dict[str, str] = {}
     for output in cell.get("outputs", []):
         if "text" in output:
-            yield "".join(output["text"])
+            streams[output["name"]] = streams.get(output["name"], "") + "".join(output["text"])
+    yield from streams.values()
+    for output in cell.get("outputs", []):
         yield from output.get("traceback", [])
         for kind, data in output.get("data", {}).items():
             if not kind.startswith("image/") or kind == "image/svg+xml":
