@@ -63,7 +63,7 @@ def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def output_texts(cell: dict[str, Any]) -> Iterator[str]:
-    """The text of a cell's outputs, in every form but images. A stream is one text: it may be cut anywhere."""
+    """The text of a cell's outputs, in every form but images. A stream is one text, however it is cut."""
     streams: dict[str, str] = {}
     for output in cell.get("outputs", []):
         if "text" in output:
