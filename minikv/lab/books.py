@@ -6,6 +6,7 @@ Nothing here is in the state: a reader of the patches can count it all again.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 Split = tuple[int, int, int, int, int]  # tokens, unused, before the offset (slots); held, saved (blocks)
@@ -47,6 +48,14 @@ class Books:
         """`block` is in the free queue once less."""
         self.queued[block] -= 1
         self.waiting -= 1
+
+    def requeue(self, waiting: Sequence[int]) -> set[int]:
+        """Make these the free queue; gives back those in it more or less often than before. O(num_blocks)."""
+        queued = Counter(waiting)
+        changed = {block for block, times in enumerate(self.queued) if queued[block] != times}
+        self.queued = [queued[block] for block in range(len(self.queued))]
+        self.waiting = len(waiting)
+        return changed
 
     def measure(self, blocks: set[int]) -> dict[str, int]:
         """The memory split after these blocks may have changed."""

@@ -62,6 +62,7 @@ REQUIRED: dict[str, dict[str, Kind]] = {
     "offset": {"request": NAME, "offset": COUNT},
     "full": {"request": NAME, "needed": COUNT, "free": COUNT},
     "reset": {"block_ids": COUNTS},
+    "queue": {"block_ids": COUNTS},  # how a manager that is not ours really keeps its free blocks
     "write": {"request": NAME, "start": COUNT, "slots": COUNTS, "words": TEXTS},
     "read": {"request": NAME, "length": COUNT},
     "token": {"request": NAME, "position": COUNT, "word": TEXT},

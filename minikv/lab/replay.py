@@ -172,6 +172,11 @@ class Replay:
             self._queue(block)
         return {"blocks": event["block_ids"]}
 
+    def _on_queue(self, event: Event) -> dict[str, Any]:
+        self._record.set("tape", event["block_ids"])
+        self._set_if_new("head", 0)
+        return {"blocks": sorted(self._books.requeue(event["block_ids"]))}
+
     def _on_write(self, event: Event) -> dict[str, Any]:
         number, size = self._request(event["request"]), self.state["block_size"]
         request = self.state["requests"][number]

@@ -131,6 +131,15 @@ def _reset(event: Event, facts: dict[str, Any]) -> str:
     return f"Everything is released: {blocks} back in the free queue, every table void."
 
 
+def _queue(event: Event, facts: dict[str, Any]) -> str:
+    """facts: blocks, that are in the queue more or less often than before."""
+    if not facts["blocks"]:
+        return "The manager keeps its free blocks in another order than that in which they came back."
+    noun = "block" if len(facts["blocks"]) == 1 else "blocks"
+    which = f"see {noun} {listed(facts['blocks'])}"
+    return f"The manager's free queue is not what was given back to it less what it handed out: {which}."
+
+
 def _write(event: Event, facts: dict[str, Any]) -> str:
     """facts: blocks, written to, in order; place, of the first slot in its block."""
     request, words = event["request"], event["words"]
@@ -181,6 +190,7 @@ _SENTENCES = {
     "offset": _offset,
     "full": _full,
     "reset": _reset,
+    "queue": _queue,
     "write": _write,
     "read": _read,
     "token": _token,
