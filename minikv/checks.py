@@ -10,6 +10,8 @@ def whole_number(name: str, value: object) -> int:
 
     Integers of other libraries (numpy.int64) are welcome and come back as plain ints.
     """
+    if type(value) is int:  # nearly always
+        return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}; it must be an integer")
     return int(index(value))

@@ -367,7 +367,7 @@ class KVCacheManager:
 
     def _keep(self, table: Table, stored: int = 0) -> None:
         """From now on this table, unless it is empty, is a holder."""
-        if table.num_blocks and id(table) not in self._tables:
+        if id(table) not in self._tables and table.num_blocks:
             self._tables[id(table)] = table
             self._stored[id(table)] = stored
             self._stale.pop(id(table), None)
@@ -378,7 +378,7 @@ class KVCacheManager:
 
     def _adopt(self, table: Table) -> None:
         """A table filled by hand becomes a holder; what inc_ref took for it is its own from now on."""
-        if table.num_blocks == 0 or id(table) in self._tables:
+        if id(table) in self._tables or table.num_blocks == 0:
             return
         if table.offset:
             self._news.add("offset", table, offset=table.offset)

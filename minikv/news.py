@@ -38,6 +38,8 @@ class News:
 
     def send(self) -> None:
         """Tell the observer what was noted, in order."""
+        if not self._unsent:
+            return
         unsent, self._unsent = self._unsent, []
         if self.observer is not None:
             for event in unsent:
