@@ -5,19 +5,62 @@
     ...                                     # run the step
     guess.mark(block_table=table.block_ids, free_blocks=manager.num_free_blocks)
 
-A box left empty is no mistake: the answer is shown and the notebook runs on.
+A box left empty is no mistake: the answer is shown and the notebook runs on. A number may be typed as
+3, 3., 3rd, #3, P3 or three, and where numbers were asked for, other words beside them do no harm.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
-import ipywidgets
+import anywidget
+import traitlets
 
 Cell = int | float | str
 Value = Cell | Sequence[Cell]
+
+_STATIC = Path(__file__).parent / "static"
+_SEPARATORS = re.compile(r"(?:[\s,;\[\](){}→›>]|->)+")
+_WORD_WITH_STOP = re.compile(r"\b([^\W\d]+)\.(?=\s|$)")  # as in "gold cups."
+_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th)?\.?", re.IGNORECASE)
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty"
+).split()
+
+
+class PredictionBoxes(anywidget.AnyWidget):
+    """A text box for each question; all views show the same answers.
+
+    Args:
+        questions: a name for each thing to predict, and how to ask for it.
+    """
+
+    # Plain strings: a path would keep every instance alive to watch the file.
+    _esm = (_STATIC / "predict.js").read_text(encoding="utf-8")
+    _css = "".join((_STATIC / name).read_text(encoding="utf-8") for name in ("palette.css", "predict.css"))
+
+    _questions = traitlets.Dict(help="Name → question, in order.").tag(sync=True)
+    _answers = traitlets.Dict(traitlets.Unicode(), help="Name → what was typed.").tag(sync=True)
+
+    def __init__(self, questions: dict[str, str]) -> None:
+        super().__init__(_questions=questions, _answers=dict.fromkeys(questions, ""))
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """What stands in each box."""
+        return {name: self._answers.get(name, "") for name in self._questions}
+
+    def fill(self, answers: dict[str, str]) -> None:
+        """Write into boxes."""
+        self._answers = {**self._answers, **answers}
+
+    def __repr__(self) -> str:
+        return f"PredictionBoxes({self.answers})"
 
 
 class Prediction:
@@ -33,28 +76,26 @@ class Prediction:
                 "a prediction needs at least one question, such as free_blocks='free blocks left'"
             )
         self.questions = questions
-        self._boxes = {name: ipywidgets.Text(placeholder="your prediction") for name in questions}
+        self._boxes = PredictionBoxes(questions)
 
     def answer(self, **answers: Value) -> Prediction:
         """Fill boxes in from code. Raises ValueError for a name that was not asked."""
         self._check_names(answers)
-        for name, value in answers.items():
-            self._boxes[name].value = _text(value)
+        self._boxes.fill({name: _text(value) for name, value in answers.items()})
         return self
 
     @property
     def answers(self) -> dict[str, list[str]]:
         """The cells of each answer; empty lists where nothing was said."""
-        return {name: _cells(box.value) for name, box in self._boxes.items()}
+        return {name: _cells(text.lower()) for name, text in self._boxes.answers.items()}
 
     def mark(self, **truth: Value) -> Marks:
         """Compare with what really happened. Raises ValueError for a name that was not asked."""
         self._check_names(truth)
+        cells = {name: _cells(_text(value)) for name, value in truth.items()}
+        said = {name: _cells(text) for name, text in self._boxes.answers.items()}
         return Marks(
-            [
-                (self.questions[name], self.answers[name], _cells(_text(value)))
-                for name, value in truth.items()
-            ]
+            [(self.questions[name], _in_terms_of(true, said[name]), true) for name, true in cells.items()]
         )
 
     def _check_names(self, names: dict[str, Value]) -> None:
@@ -63,17 +104,10 @@ class Prediction:
                 raise ValueError(f"{name!r} was not asked; asked were {', '.join(self.questions)}")
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        rows = [
-            ipywidgets.HBox(
-                [
-                    ipywidgets.Label(question, layout={"width": "max-content", "min_width": "20em"}),
-                    self._boxes[name],
-                ]
-            )
-            for name, question in self.questions.items()
-        ]
-        data = ipywidgets.VBox(rows)._repr_mimebundle_(**kwargs) or {}
-        return {**data, "text/plain": repr(self)}
+        bundle = self._boxes._repr_mimebundle_(**kwargs)
+        data, metadata = bundle or ({}, {})
+        data = {**data, "text/plain": repr(self)}
+        return (data, metadata) if metadata else data  # Colab gets metadata, to find its widget manager
 
     def __repr__(self) -> str:
         return "Predict first:\n" + "\n".join(f"  - {question}: ?" for question in self.questions.values())
@@ -118,9 +152,30 @@ def _row(question: str, said: list[str], true: list[str]) -> list[str]:
 
 
 def _cells(text: str) -> list[str]:
-    """Split at commas, spaces and brackets; numbers lose signs of formatting, words their capitals."""
-    cells = re.split(r"[\s,;\[\](){}]+", text.strip())
-    return [str(int(cell)) if re.fullmatch(r"[+-]?\d+", cell) else cell.lower() for cell in cells if cell]
+    """Split at commas, spaces, brackets and arrows; a number loses what is around it."""
+    plain = _WORD_WITH_STOP.sub(r"\1 .", text.replace("−", "-"))
+    cells = filter(None, _SEPARATORS.split(plain))
+    return [str(int(hit[1])) if (hit := _NUMBER.fullmatch(cell)) else cell for cell in cells]
+
+
+def _in_terms_of(true: list[str], said: list[str]) -> list[str]:
+    """What was said, in the form the truth has: numbers only, figures or words, capitals, a full stop."""
+    numbers = [number for cell in said if (number := _number(cell))]
+    if numbers and all(map(_number, true)):
+        return numbers
+    if said and len(said) == len(true) - 1 and true[-1] == ".":
+        said = [*said, "."]
+    elif len(said) == len(true) + 1 and said[-1] == ".":
+        said = said[:-1]
+    pairs = zip_longest(said, true[: len(said)], fillvalue="")
+    return [b if (_number(a) or a.lower()) == (_number(b) or b.lower()) else a for a, b in pairs]
+
+
+def _number(cell: str) -> str | None:
+    """The figures for "three" or "3"; None for other words."""
+    if cell.lower() in _NUMBER_WORDS:
+        return str(_NUMBER_WORDS.index(cell.lower()))
+    return cell if re.fullmatch(r"-?\d+", cell) else None
 
 
 def _text(value: Value) -> str:

@@ -8,6 +8,15 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser.access import (
+    expect_cell_focused,
+    focus_ring,
+    is_in_sight,
+    nameless,
+    notebook_cells,
+    select_cell,
+    tab_to,
+)
 from tests.browser.jupyter import Lab
 
 STORY = """
@@ -16,6 +25,16 @@ from tests.lab.logs import story_log
 shown = BlockMap(story_log())
 shown
 """
+MIDWAY = STORY.replace("story_log()", "story_log(), step=14")
+PARTS = [".mk-timeline", ".mk-button >> nth=2", ".mk-box", ".mk-cell", ".mk-foot"]
+BROKEN = """
+from minikv.lab.block_map import BlockMap
+from minikv.lab.event_log import EventLog
+from tests.lab.logs import story, write
+oops = write("A", 3, [3], "oops")
+shown = BlockMap(EventLog([*story()[:9], oops, *story()[11:15], {**oops, "words": ["again"]}]))
+shown
+"""  # I4 from step 9 on, I5 at step 14
 LONG = """
 from minikv.lab.block_map import BlockMap
 from minikv.lab.event_log import EventLog
@@ -150,6 +169,95 @@ def test_focus_moves_over_blocks_and_follows_the_arrow(lab: Lab) -> None:
     expect(stops).to_have_count(2)
 
 
+def test_letters_in_the_map_are_no_commands_to_the_notebook(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "letters", "'before'", MIDWAY, "'after'")
+    cells = notebook_cells(page)
+    for part in PARTS:
+        node = block_map.locator(part).first
+        node.focus()
+        for key in [*"xabdd00iimyr1234zcvokjsfhLMS", "Shift+M", "Shift+X", "#", "-", "Backspace", "Delete"]:
+            page.keyboard.press(key)
+        if part in (".mk-timeline", ".mk-foot"):
+            page.keyboard.press("Enter")  # would open the editor
+        page.wait_for_timeout(200)
+        assert notebook_cells(page) == cells, part
+        expect(node).to_be_focused()
+        expect(title(block_map)).to_have_text("Step 14 of 23")
+        page.keyboard.press("Escape")
+        expect_cell_focused(page, 1)
+
+
+def test_escape_closes_the_keys_and_then_leads_back_to_the_cell(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "escape", "'before'", STORY)
+    select_cell(page, 1)
+    tab_to(page, block_map.locator(".mk-button").first)
+    page.keyboard.press("?")
+    expect(block_map.locator(".mk-help")).to_contain_text("back to the cell")
+    page.keyboard.press("Escape")
+    expect(block_map.locator(".mk-help")).to_be_hidden()
+    expect(block_map.locator(".mk-button").first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect_cell_focused(page, 1)
+    page.keyboard.press("ArrowUp")
+    expect_cell_focused(page, 0)
+
+
+def test_shift_enter_runs_the_cell_and_goes_on(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "run", MIDWAY, "'after'")
+    prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first
+    for count, part in enumerate(PARTS, start=3):
+        block_map.locator(part).first.focus()
+        page.keyboard.press("Shift+Enter")
+        expect(prompt).to_have_text(f"[{count}]:")
+        expect_cell_focused(page, 1)
+        block_map.locator(".mk-foot").wait_for()
+
+
+def test_tab_leads_through_the_map_in_the_order_that_the_help_names(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "order", BROKEN)
+    select_cell(page, 0)
+    tab_to(page, block_map.locator(".mk-button").first)
+    order = [
+        *[block_map.locator(".mk-button").nth(number) for number in range(1, 6)],
+        timeline(block_map),
+        block_map.get_by_role("button", name="Keys"),
+        *[block_map.locator(f'{kind}[tabindex="0"]') for kind in (".mk-box", ".mk-cell")],
+        block_map.locator(".mk-foot"),
+        *block_map.locator(".mk-pill.is-bad").all(),
+        *block_map.locator(".mk-go").all(),
+    ]
+    assert len(order) == 14
+    for part in order:
+        page.keyboard.press("Tab")
+        expect(part).to_be_focused()
+    for part in order[-2::-1]:
+        page.keyboard.press("Shift+Tab")
+        expect(part).to_be_focused()
+
+
+def test_tab_enters_at_the_block_of_the_event_until_the_reader_was_elsewhere(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "enter", STORY)
+    timeline(block_map).focus()
+    page.keyboard.press("Home")
+    for _ in range(9):
+        page.keyboard.press("ArrowRight")
+    expect(title(block_map)).to_have_text("Step 9 of 23")  # B copies block 1 to block 2
+    focused = block_map.locator(".mk-option:focus")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(focused).to_have_attribute("aria-label", re.compile("^L1, block 2"))
+    page.keyboard.press("Tab")
+    expect(focused).to_have_attribute("aria-label", re.compile("^Block 2"))
+    page.keyboard.press("ArrowRight")
+    expect(focused).to_have_attribute("aria-label", re.compile("^Block 3"))
+    page.keyboard.press(".")
+    page.keyboard.press(".")
+    expect(title(block_map)).to_have_text("Step 11 of 23")  # A writes into block 1
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    expect(focused).to_have_attribute("aria-label", re.compile("^Block 3"))
+
+
 def test_focus_is_not_lost_with_its_block(lab: Lab) -> None:
     page, block_map = shown_map(lab, "lost", STORY)
     timeline(block_map).focus()
@@ -160,8 +268,113 @@ def test_focus_is_not_lost_with_its_block(lab: Lab) -> None:
     block_map.locator(".mk-box").last.focus()
     page.keyboard.press(",")
     expect(title(block_map)).to_have_text("Step 2 of 23")
+    expect(timeline(block_map)).to_be_focused()
     page.keyboard.press("ArrowLeft")
     expect(title(block_map)).to_have_text("Step 1 of 23")
+
+
+def test_focus_stays_on_a_broken_invariant_and_is_not_lost_when_it_holds_again(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "pill", BROKEN)
+    pill = block_map.get_by_role("button", name="I4 no-shared-write is broken since step 9")
+    for button in (pill, block_map.get_by_role("button", name="Step 9: I4")):
+        timeline(block_map).press("End")
+        expect(title(block_map)).to_have_text("Step 14 of 14")
+        button.focus()
+        page.keyboard.press(",")  # one violation less: everything in this line is drawn anew
+        expect(title(block_map)).to_have_text("Step 13 of 14")
+        expect(button).to_be_focused()
+        page.keyboard.press("Home")
+        expect(title(block_map)).to_have_text("Step 0 of 14")
+        expect(pill).to_have_count(0)
+        expect(timeline(block_map)).to_be_focused()
+        page.keyboard.press("ArrowRight")
+        expect(title(block_map)).to_have_text("Step 1 of 14")
+
+
+@pytest.mark.parametrize("height", [420, 900])
+def test_in_a_low_window_the_footer_and_the_broken_block_come_into_sight(lab: Lab, height: int) -> None:
+    page, block_map = shown_map(lab, f"low{height}", "'before'", BROKEN, "'after'")
+    page.set_viewport_size({"width": 1280, "height": height})
+    select_cell(page, 1)
+    tab_to(page, block_map.locator('.mk-cell[tabindex="0"]'))
+    page.keyboard.press("Tab")
+    footer = block_map.locator(".mk-foot")
+    expect(footer).to_be_focused()
+    assert is_in_sight(footer)
+    page.keyboard.press("ArrowLeft")
+    expect(title(block_map)).to_have_text("Step 13 of 14")
+    expect(footer).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(title(block_map)).to_have_text("Step 9 of 14")
+    broken = block_map.locator(".mk-cell").nth(1)
+    expect(broken).to_be_focused()
+    assert is_in_sight(broken)
+    if height == 900:
+        assert is_in_sight(block_map), "the sentence as well, where there is room"
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_the_focus_is_a_ring_unlike_every_other_mark(lab: Lab, theme: str) -> None:
+    page, block_map = shown_map(lab, f"ring_{theme[-4:].strip()}", BROKEN)
+    lab.theme(theme)
+    timeline(block_map).press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(title(block_map)).to_have_text("Step 2 of 14")
+    main = block_map.locator(".mk-cell.is-main")
+    assert focus_ring(main)["outline"].startswith("none") and "inset" in focus_ring(main)["shadow"]
+    timeline(block_map).press("End")
+    for part in (".mk-button", ".mk-button[aria-disabled=true]", ".mk-pill.is-bad", ".mk-go", ".mk-foot"):
+        node = block_map.locator(part).first
+        before = focus_ring(node)["outline"]
+        node.focus()
+        page.keyboard.press("Shift")  # the keyboard was used last: the focus is to be seen
+        assert focus_ring(node)["outline"].startswith("solid 2px"), part
+        assert node.evaluate("(node) => getComputedStyle(node).opacity") == "1", part
+        assert focus_ring(node)["outline"] != before
+
+
+def test_in_a_big_pool_the_focus_is_seen_whole(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "bigring", LONG.replace("BLOCKS", "200").replace("10000", "400"))
+    timeline(block_map).focus()
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    box = block_map.locator(".mk-box:focus")
+    expect(box).to_have_text("L39 → P199")
+    page.keyboard.press("Home")
+    expect(box).to_have_text("L0 → P0")
+    linked = block_map.locator(".mk-cell.is-linked")
+    assert focus_ring(box)["outline"] != focus_ring(linked)["outline"]
+    room = """(node) => {
+        const [row, own] = [node.closest('.mk-request'), node].map((each) => each.getBoundingClientRect());
+        return Math.min(own.left - row.left, own.top - row.top);
+    }"""
+    assert box.evaluate(room) >= 4, "content-visibility cuts off what is outside the request's row"
+    page.keyboard.press("Enter")
+    cell = block_map.locator(".mk-cell:focus")
+    expect(cell).to_have_class(re.compile("is-linked"))
+    ring = focus_ring(cell)["outline"]
+    page.keyboard.press("Enter")
+    assert focus_ring(linked)["outline"] != ring, "the other half has a ring, too, but another one"
+
+
+@pytest.mark.parametrize("log", ["small", "big"])
+def test_everything_in_the_map_has_a_name(lab: Lab, log: str) -> None:
+    source = BROKEN if log == "small" else LONG.replace("BLOCKS", "200").replace("10000", "400")
+    page, block_map = shown_map(lab, f"names_{log}", source)
+    page.locator(".mk-step").first.wait_for()
+    timeline(block_map).press("?")
+    assert nameless(block_map) == []
+    buttons = block_map.get_by_role("button").evaluate_all(
+        "(nodes) => nodes.map((node) => node.getAttribute('aria-label'))"
+    )
+    assert len(set(buttons)) == len(buttons)
+    if log == "small":
+        assert [name for name in buttons if name.startswith("Step ") and ":" in name] == [
+            "Step 9: I4 no-shared-write, block 1",
+            "Step 14: I5 capacity, block 1",
+        ]
 
 
 def test_a_click_focuses_a_block_and_the_timeline_can_be_dragged(lab: Lab) -> None:

@@ -30,7 +30,7 @@ def test_a_prediction_typed_into_its_boxes_is_marked(lab: Lab) -> None:
     editors = page.locator(".jp-CodeCell .cm-content")
     editors.nth(0).click()
     lab.command("notebook:run-cell")
-    boxes = page.locator(".widget-text input")
+    boxes = page.locator(".minikv-predict input")
     boxes.nth(1).wait_for()
     boxes.nth(0).fill("3, 4, 6")
     boxes.nth(1).fill("5")

@@ -1,6 +1,7 @@
 """Predictions are marked cell by cell, and an empty one runs through."""
 
 import pytest
+from traitlets import TraitError
 
 from minikv.lab.predict import predict
 
@@ -27,15 +28,78 @@ def test_answers_of_the_wrong_length_are_marked_to_the_end():
     assert predict(queue="queue").answer(queue="1 2 3").mark(queue=[1, 2]).right == 0
 
 
-@pytest.mark.parametrize("typed", ["[3, 4]", "3 4", " 3,4 ", "(3; 4)", "03 4"])
-def test_what_is_typed_may_be_written_in_many_ways(typed):
-    guess = predict(table="the table")
-    guess._boxes["table"].value = typed
-    assert guess.mark(table=(3, 4)).right == 1
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *("[3, 4]", "3 4", " 3,4 ", "(3; 4)", "03 4"),
+        *("3rd, 4th", "3RD and 4th", "P3 P4", "p3, p4", "#3 #4", "3. 4.", "3, 4."),
+        *("three, four", "Three and four", "blocks 3 and 4"),
+        *("P3 → P4", "P3 › P4", "3 -> 4", "L0 → P3, L1 → P4"),
+    ],
+)
+def test_numbers_may_be_typed_in_many_ways(typed):
+    guess = predict(table="the table").answer(table=typed)
+    marks = guess.mark(table=(3, 4))
+    assert marks.right == 1
+    assert "you said  3  4\n" in repr(marks)
+
+
+@pytest.mark.parametrize("typed", ["4 3", "3", "3 4 5", "34", "3-4", "3.4", "not yet", "?", "."])
+def test_other_numbers_are_other_answers(typed):
+    assert predict(table="the table").answer(table=typed).mark(table=(3, 4)).right == 0
+
+
+def test_numbers_below_zero():
+    for typed in ("-1", "−1", "#-1", "-01"):
+        assert predict(count="ref count").answer(count=typed).mark(count=-1).right == 1
+    assert predict(count="ref count").answer(count="1").mark(count=-1).right == 0
+
+
+@pytest.mark.parametrize("typed", ["two gold cups .", "Two gold cups.", "two gold cups", "2 gold cups"])
+@pytest.mark.parametrize("told", ["two gold cups .", "two gold cups"])
+def test_a_sentence_needs_neither_its_full_stop_nor_its_numbers_in_words(typed, told):
+    marks = predict(says="Bo has …").answer(says=typed).mark(says=told)
+    assert marks.right == 1
+    assert "  it is     " + "  ".join(told.split()) in repr(marks)
+
+
+@pytest.mark.parametrize(
+    "typed", ["two gold", "gold cups .", "three gold cups .", "two gold cups . Ada", "."]
+)
+def test_other_sentences_are_other_answers(typed):
+    assert predict(says="Bo has …").answer(says=typed).mark(says="two gold cups .").right == 0
+
+
+def test_what_is_true_is_shown_as_it_is():
+    marks = predict(says="Bo has …").answer(says="2 red hats").mark(says="two gold cups .")
+    assert repr(marks).splitlines() == [
+        "Bo has …",
+        "  you said  two   red  hats  .",
+        "  it is     two  gold  cups  .",
+        "              ✓     ✗     ✗  ✓",
+    ]
+    assert repr(predict(says="Bo has …").mark(says="two gold cups .")) == "Bo has …: two gold cups ."
+    assert predict(stop="the next word").answer(stop=".").mark(stop=".").right == 1
+
+
+def test_answers_are_cells_whatever_was_typed():
+    guess = predict(table="the table", says="Bo has …", left="free").answer(table=[3, 4], says="3rd. Kites.")
+    assert guess.answers == {"table": ["3", "4"], "says": ["3", "kites", "."], "left": []}
 
 
 def test_words_compare_without_capitals():
     assert predict(word="next word").answer(word="Kites").mark(word="kites").right == 1
+
+
+def test_what_is_true_is_shown_with_its_capitals():
+    guess = predict(hurt="who is hurt", free="free?", queue="queue")
+    assert repr(guess.mark(hurt="B", free="Yes", queue="P3 P4")) == "who is hurt: B\nfree?: Yes\nqueue: 3 4"
+    marks = guess.answer(hurt="b", free="YES", queue="p3 P5").mark(hurt="B", free="Yes", queue="P3 P4")
+    assert marks.right == 2
+    assert repr(marks).splitlines()[1:3] == ["  you said  B", "  it is     B"]
+    assert "it is     3  4" in repr(marks)
+    assert repr(guess.answer(hurt="C").mark(hurt="B")).splitlines()[1:3] == ["  you said  C", "  it is     B"]
+    assert predict(says="Ada has …").answer(says="3 red kites").mark(says="Three Red Kites .").right == 1
 
 
 def test_unknown_names_are_refused():
@@ -49,6 +113,31 @@ def test_unknown_names_are_refused():
 
 
 def test_it_shows_boxes_and_a_stable_text():
-    bundle = predict(table="the table")._repr_mimebundle_()
+    guess = predict(table="the table", left="free blocks")
+    bundle = guess._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
-    assert bundle["text/plain"] == "Predict first:\n  - the table: ?"
+    assert bundle["text/plain"] == "Predict first:\n  - the table: ?\n  - free blocks: ?"
+    again = guess.answer(table=3)._repr_mimebundle_()
+    assert again == bundle, "every view is one of the same model, and the text does not tell what was typed"
+
+
+def test_what_is_typed_in_the_browser_is_the_answer():
+    guess = predict(table="the table", left="free blocks").answer(left=5)
+    state = guess._boxes.get_state()
+    assert state["_questions"] == guess.questions
+    guess._boxes.set_state({"_answers": {**state["_answers"], "table": "3 4"}})
+    assert guess.answers == {"table": ["3", "4"], "left": ["5"]}
+    guess.answer(left=6)
+    assert guess._boxes.get_state()["_answers"] == {"table": "3 4", "left": "6"}
+
+
+def test_a_browser_cannot_answer_what_was_not_asked():
+    guess = predict(table="the table")
+    guess._boxes.set_state({"_answers": {"queue": "1"}})
+    assert guess.answers == {"table": []}
+    with pytest.raises(TraitError):
+        guess._boxes.set_state({"_answers": {"table": 3}})
+
+
+def test_the_boxes_name_no_memory_address():
+    assert repr(predict(table="the table").answer(table=3)._boxes) == "PredictionBoxes({'table': '3'})"

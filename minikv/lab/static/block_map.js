@@ -34,9 +34,10 @@ const KEYS = [
   ["Space", "play or pause"],
   ["Home End", "first or last step; first or last block when a block has the focus"],
   ["PgUp PgDn", "previous or next mark on the timeline"],
-  ["Tab", "timeline, request blocks, pool, and on"],
+  ["Tab", "on to the buttons, timeline, request blocks, pool, footer; with Shift: back"],
   ["Enter", "on a block: follow the arrow to its other side"],
   ["?", "show or hide these keys"],
+  ["Esc", "back to the cell"],
 ];
 
 // ---- patches ------------------------------------------------------------------------------------
@@ -125,6 +126,7 @@ class View {
     this.linked = [];
     this.hovered = null; // what the pointer or the focus is on: {block, request, index}
     this.focused = null;
+    this.entered = new Set(); // the lists in which the reader has been: Tab comes back to the same block
     this.speed = 0;
     this.build(host);
     this.listen();
@@ -221,9 +223,10 @@ class View {
     this.violations = element("div", { class: "mk-violations" });
     const row = (label, ...parts) =>
       element("div", { class: "mk-row" }, element("div", { class: "mk-label" }, label), element("div", {}, ...parts));
+    // Can have the focus, so that Tab brings it into sight where the window is low.
     return element(
       "footer",
-      { class: "mk-foot" },
+      { class: "mk-foot", role: "group", tabindex: "0", "aria-label": "Free queue, memory, invariants" },
       row("Free queue", this.queue),
       row("Memory", this.bar, this.barText),
       row("Invariants", this.invariants, this.violations),
@@ -368,12 +371,14 @@ class View {
   // ---- keys ---------------------------------------------------------------------------------------
 
   onKey(event) {
+    if (event.shiftKey && event.key === "Enter") return; // the notebook's: run the cell and go on
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const ownPress = event.target.closest("button") && (event.key === " " || event.key === "Enter");
     if (!ownPress) {
       const option = event.target.closest(".mk-option");
-      if (!(option && this.onBlockKey(option, event.key)) && !this.onStepKey(event.key)) return;
-      event.preventDefault();
+      const used = (option && this.onBlockKey(option, event.key)) || this.onStepKey(event.key) || this.onLeaveKey(event.key);
+      if (used) event.preventDefault();
+      else if (!isCommand(event.key)) return;
     }
     event.stopPropagation(); // a key that was used here is not the notebook's as well
   }
@@ -396,6 +401,12 @@ class View {
     if (key === "Escape" && !this.help.hidden) actions.Escape = () => this.toggleHelp();
     actions[key]?.();
     return key in actions;
+  }
+
+  onLeaveKey(key) {
+    const cell = key === "Escape" ? this.root.closest(".jp-Cell") : null;
+    cell?.focus();
+    return cell !== null;
   }
 
   onBlockKey(option, key) {
@@ -447,9 +458,9 @@ class View {
   }
 
   makeTabStop(option) {
-    const before = option.closest("[role=listbox]").querySelector('.mk-option[tabindex="0"]');
-    before?.setAttribute("tabindex", "-1");
-    option.setAttribute("tabindex", "0");
+    const list = option.closest("[role=listbox]");
+    this.entered.add(list);
+    moveTabStop(list, option);
   }
 
   setHovered(place) {
@@ -489,10 +500,10 @@ class View {
     this.standing = state.violations.filter((found) => found.until === null);
     this.broken = new Set(this.standing.map((found) => found.block));
     this.marked = new Set(this.model.get("highlight"));
+    const focused = document.activeElement;
     this.useSize(state.num_blocks > BIG);
     const near = this.near(state.num_blocks);
     this.root.classList.remove("is-empty");
-    const focused = document.activeElement;
     this.drawHead();
     this.drawControls();
     this.drawRequests(state);
@@ -723,10 +734,11 @@ class View {
     state.requests.forEach((request, number) => {
       for (const block of new Set(request.blocks)) holders[block].push(number);
     });
+    this.waiting = state.tape.slice(state.head).filter((block) => block !== null);
     this.places = new Map();
-    for (let i = state.head; i < state.tape.length; i++) {
-      if (state.tape[i] !== null) this.places.set(state.tape[i], this.places.size + 1);
-    }
+    this.waiting.forEach((block, place) => {  // in a broken queue a block may wait twice
+      if (!this.places.has(block)) this.places.set(block, place + 1);
+    });
     this.holders = holders;
     this.drawNear(near);
     clearTimeout(this.resting);
@@ -798,7 +810,7 @@ class View {
   }
 
   drawQueue() {
-    const ids = [...this.places.keys()];
+    const ids = this.waiting;
     const signature = `${ids.length}:${ids.slice(0, QUEUE_SHOWN)}`;
     if (this.queue.dataset.text === signature) return;
     this.queue.dataset.text = signature;
@@ -865,38 +877,62 @@ class View {
   }
 
   violation(found) {
-    const go = element("button", { type: "button", class: "mk-go" }, `Step ${found.step}`);
+    const name = `${found.invariant} ${INVARIANTS[found.invariant]}`;
+    const label = `Step ${found.step}: ${name}${found.block === null ? "" : `, block ${found.block}`}`;
+    const go = element("button", { type: "button", class: "mk-go", "aria-label": label }, `Step ${found.step}`);
     go.addEventListener("click", () => this.goToViolation(found));
-    const text = `${found.invariant} ${INVARIANTS[found.invariant]}: ${found.sentence}`;
-    return element("p", {}, go, element("span", {}, text));
+    return element("p", {}, go, element("span", {}, `${name}: ${found.sentence}`));
   }
 
   goToViolation({ step, block }) {
     this.stop();
     this.go(step);
     this.render();
-    if (block !== null) this.cells[block].node.focus();
+    const node = block === null ? null : this.cells[block].node;
+    node?.focus({ preventScroll: true });
+    this.root.scrollIntoView({ block: "nearest" }); // all of the map, if it fits
+    node?.scrollIntoView({ block: "nearest" }); // and the block in any case
   }
 
   // ---- focus that survives a redraw ---------------------------------------------------------------
 
   keepTabStops(focused) {
-    for (const list of [this.logical, this.pool]) {
-      if (!list.querySelector('.mk-option[tabindex="0"]')) list.querySelector(".mk-option")?.setAttribute("tabindex", "0");
-    }
-    const lost = focused?.classList?.contains("mk-option") && !focused.isConnected;
-    if (lost) this.root.focus({ preventScroll: true }); // its block left the table: keys go on working
+    const main = this.frame.blocks[0];
+    this.keepTabStop(this.logical, (this.mainBox() ?? this.boxesOf(main)[0])?.node);
+    this.keepTabStop(this.pool, this.cells[main]?.node);
+    const lost = focused && !focused.isConnected;
+    if (lost) (this.twinOf(focused) ?? this.timeline).focus(); // what had the focus is gone: keys go on working
     const option = document.activeElement?.closest?.(".mk-option");
     if (option && this.root.contains(option)) this.focused = this.placeOf(option);
     this.labelFocused();
+  }
+
+  keepTabStop(list, main) {
+    // Where Tab enters a list: at the block the reader was on; before that, at the event's own.
+    const stop = tabStopOf(list);
+    if (stop && this.entered.has(list)) return;
+    const start = main ?? stop ?? list.querySelector(".mk-option");
+    if (start && start !== stop) moveTabStop(list, start);
+  }
+
+  twinOf(lost) {
+    // A button that was drawn anew, such as that of an invariant that is still broken.
+    const label = lost.getAttribute("aria-label");
+    const buttons = lost.localName === "button" ? [...this.root.querySelectorAll(".mk-foot button")] : [];
+    return buttons.find((each) => each.getAttribute("aria-label") === label);
+  }
+
+  mainBox() {
+    // The event's block in the row of the request that acts.
+    const row = this.rows[this.frame.request];
+    return row?.boxes.find((box) => box.block === this.frame.blocks[0]);
   }
 
   showMain() {
     // Scrolls inside the map only, so that the page does not jump while it plays.
     const main = this.frame.blocks[0];
     if (main === undefined) return;
-    const box = this.boxesOf(main).find((each) => Number(each.node.dataset.request) === this.frame.request);
-    for (const node of [this.cells[main].node, box?.node]) if (node) reveal(node);
+    for (const node of [this.cells[main].node, this.mainBox()?.node]) if (node) reveal(node);
   }
 
   // ---- links between the two sides ----------------------------------------------------------------
@@ -953,6 +989,8 @@ class View {
 const inkClass = (number) => `mk-ink-${number % INKS} mk-pattern-${number % PATTERNS}`;
 const CACHE_CLASSES = "mk-ink-cache mk-pattern-cache";
 const OVER = ["finished", "freed"];
+// Without Ctrl and the like: a letter is a command to the notebook (x cuts the cell), Enter opens the editor.
+const isCommand = (key) => key.length === 1 || key === "Enter";
 const isShown = (request) => request.blocks.length > 0 || !OVER.includes(request.status);
 
 function goneText(requests) {
@@ -967,6 +1005,13 @@ function facts(request) {
   const found = [request.status, counted(storedIn(request), "token")];
   if (request.offset) found.push(`offset ${request.offset}`);
   return found;
+}
+
+const tabStopOf = (list) => list.querySelector('.mk-option[tabindex="0"]');
+
+function moveTabStop(list, option) {
+  tabStopOf(list)?.setAttribute("tabindex", "-1");
+  option.setAttribute("tabindex", "0");
 }
 
 function newBox(row, number, index) {
