@@ -19,7 +19,7 @@ def numbers(*parts: int | range) -> set[str]:
 
 HOMES: dict[str, set[str]] = {
     "00_start_here": set(),
-    "01_contiguous_waste": numbers(range(1, 6)) | {"E1", "E8"},
+    "01_contiguous_waste": numbers(range(1, 6)) | {"E1", "E2", "E8"},
     "02_blocks_and_tables": numbers(range(6, 11)),
     "03_manager": numbers(range(11, 14), 19, 20, range(31, 34), 36) | {"E3", "E4", "Q1"},
     "04_ref_counts": numbers(range(14, 19), 35) | {"Q2"},
