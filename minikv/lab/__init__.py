@@ -5,6 +5,7 @@ from importlib import import_module
 _HOME = {
     "Workbench": "workbench",
     "BlockMap": "block_map",
+    "PackingGame": "packing",
     "EventLog": "event_log",
     "predict": "predict",
     "sabotage": "sabotage",

@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minikv.lab.switches import reading
+from minikv.lab.switches import books, contiguous, counts, reading
 from minikv.lab.switches.switch import Switch
 from minikv.lab.workbench import Workbench
 
-SWITCHES: dict[str, Switch] = {**reading.SWITCHES}
+SWITCHES: dict[str, Switch] = {
+    **reading.SWITCHES,
+    **contiguous.SWITCHES,
+    **books.SWITCHES,
+    **counts.SWITCHES,
+}
 
 
 @contextmanager

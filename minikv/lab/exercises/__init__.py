@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minikv.lab.exercises import blocks_and_tables, start_here
+from minikv.lab.exercises import blocks_and_tables, contiguous, manager, ref_counts, start_here
 from minikv.lab.exercises.exercise import Exercise, Verdict
 
 __all__ = ["EXERCISES", "Exercise", "Variant", "Verdict", "check", "get", "hint", "solution", "variant"]
@@ -21,9 +21,18 @@ __all__ = ["EXERCISES", "Exercise", "Variant", "Verdict", "check", "get", "hint"
 #: id -> a function from a random source to the exercise; those that ignore it have no variants.
 EXERCISES: dict[str, Callable[[random.Random], Exercise]] = {
     **start_here.EXERCISES,
+    **contiguous.EXERCISES,
     **blocks_and_tables.EXERCISES,
+    **manager.EXERCISES,
+    **ref_counts.EXERCISES,
 }
-WITH_VARIANTS = (*start_here.WITH_VARIANTS, *blocks_and_tables.WITH_VARIANTS)
+WITH_VARIANTS = (
+    *start_here.WITH_VARIANTS,
+    *contiguous.WITH_VARIANTS,
+    *blocks_and_tables.WITH_VARIANTS,
+    *manager.WITH_VARIANTS,
+    *ref_counts.WITH_VARIANTS,
+)
 
 _hints_given: dict[str, int] = {}
 
