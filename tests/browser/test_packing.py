@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser.access import expect_cell_focused, select_cell
 from tests.browser.jupyter import Lab
 from tests.browser.test_block_map import CONTRAST
 
@@ -203,6 +204,21 @@ def test_a_board_that_gets_no_answer_says_so(lab: Lab) -> None:
     expect(written(board, "A")).to_have_count(0)
     expect(board.locator(".mk-sentence")).to_contain_text("A gets slots 0 to 27", timeout=15_000)
     expect(board.locator(".mk-aim")).to_contain_text("B would get")
+
+
+def test_no_key_of_the_board_edits_the_notebook(lab: Lab) -> None:
+    page, board = shown_board(lab, "letters", GAME, "print('after')")
+    select_cell(page, 0)
+    strip(board).focus()
+    for key in ("x", "a", "b", "c", "v", "y", "z", "Shift+x"):
+        page.keyboard.press(key)
+    expect(page.locator(".jp-Cell")).to_have_count(2)
+    expect(strip(board)).to_be_focused()
+    page.keyboard.press("Escape")
+    expect_cell_focused(page, 0)
+    strip(board).focus()
+    page.keyboard.press("Shift+Enter")
+    expect_cell_focused(page, 1)
 
 
 def test_focus_can_be_seen_and_the_help_lists_the_keys(lab: Lab) -> None:

@@ -23,7 +23,7 @@ const KEYS = [
   ["Space", "let time run until there is something to decide; again to stop"],
   ["D", "drop the running request in hand: back to the head of the queue"],
   ["M", "take another running request in hand, to move or drop it"],
-  ["Esc", "take the one in hand that has to be decided about"],
+  ["Esc", "take the one in hand that has to be decided about; else back to the cell"],
   ["U", "undo"],
   ["R", "begin again"],
   ["?", "show or hide these keys"],
@@ -327,13 +327,15 @@ class View {
   // ---- keys -------------------------------------------------------------------------------------------
 
   onKey(event) {
+    if (event.shiftKey && event.key === "Enter") return; // the notebook's: run the cell and go on
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const ownPress = event.target.closest("button") && (event.key === " " || event.key === "Enter");
     if (!ownPress) {
       const action = this.actionOf(event.key);
-      if (!action) return;
-      action();
-      event.preventDefault();
+      if (action) {
+        action();
+        event.preventDefault();
+      } else if (event.key.length > 1) return; // a letter here is none of JupyterLab's commands: x would cut the cell
     }
     event.stopPropagation(); // a key that was used here is not the notebook's as well
   }
@@ -360,9 +362,16 @@ class View {
       u: () => this.send("undo"),
       r: () => this.send("restart"),
       "?": () => this.toggleHelp(),
-      Escape: () => (this.help.hidden ? this.pick(null) : this.toggleHelp()),
+      Escape: () => this.leave(),
     };
     return actions[key.length === 1 ? key.toLowerCase() : key];
+  }
+
+  leave() {
+    // Of what is open, the innermost is closed; with nothing open, back to the cell.
+    if (!this.help.hidden) this.toggleHelp();
+    else if (this.picked) this.pick(null);
+    else this.root.closest(".jp-Cell")?.focus();
   }
 
   // ---- dragging -----------------------------------------------------------------------------------------
