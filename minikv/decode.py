@@ -174,11 +174,11 @@ class DecodeLoop:
         start = request.num_stored - request.num_dropped
         stop = start + num_new
         if not manager.allocate(table, stop):
-            more = -(-(stop - table.capacity) // manager.block_size)
+            blocks = -(-(table.offset + stop) // manager.block_size)
             raise OutOfBlocksError(
-                f"{stop} tokens do not fit: the request holds {table.num_blocks} blocks of "
-                f"{manager.block_size} and needs {more} more, too few are free; "
-                "finish a request, or make num_blocks larger"
+                f"{stop} tokens take {blocks} blocks of {manager.block_size}; the request holds "
+                f"{table.num_blocks}, and the manager refuses the rest: too few are free. "
+                "Finish a request, or make num_blocks larger"
             )
         for position in (*range(start, stop - 1, manager.block_size), stop - 1):  # each block at least once
             manager.copy_on_write(table, position)

@@ -155,12 +155,12 @@ def test_step_by_step_is_generate(model: GPT2) -> None:
 def test_a_pool_too_small_gives_every_block_back(model: GPT2) -> None:
     loop = Loop(model, num_blocks=5)
     prompts = [make_prompt(model, 12), make_prompt(model, 12, seed=1)]
-    said = r"12 tokens do not fit.*needs 3 more, too few are free; finish a request"
+    said = r"12 tokens take 3 blocks of 4; the request holds 0, .*too few are free\. Finish a request"
     with pytest.raises(OutOfBlocksError, match=said):
         loop.generate(prompts, 2)  # the second finds no room for its prompt
     assert loop.manager.num_free_blocks == 5
     loop.manager.check()
-    with pytest.raises(OutOfBlocksError, match="13 tokens do not fit"):
+    with pytest.raises(OutOfBlocksError, match="13 tokens take 4 blocks of 4; the request holds 3"):
         Loop(model, num_blocks=3).generate(prompts[:1], 2)  # room for the prompt, none for the new token
     assert loop.generate(prompts[:1], 2) == [dense_greedy(model, prompts[0], 2)]  # and it can go on
 
