@@ -38,7 +38,7 @@ class InvariantError(KVCacheError):
     """
 
     def __init__(self, invariant: str, block_id: int | None, message: str) -> None:
-        super().__init__(f"{invariant}: {message}")
+        super().__init__(f"{invariant} {message}")
         self.invariant = invariant
         self.block_id = block_id
 

@@ -74,9 +74,8 @@ def _check_conservation(block: KVBlock, times_queued: int, held: bool) -> None:
 
 def _check_ref_count(block: KVBlock, holders: int) -> None:
     if block.ref_count != holders:
-        raise broken(
-            "I2", block.block_id, f"block {block.block_id} has count {block.ref_count} and {holders} holders"
-        )
+        found = f"count {block.ref_count} and {holders} {'holder' if holders == 1 else 'holders'}"
+        raise broken("I2", block.block_id, f"block {block.block_id} has {found}")
 
 
 def _check_table(table: Table, stored: int) -> None:

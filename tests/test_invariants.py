@@ -61,7 +61,7 @@ def test_wrong_books_are_named(name: str) -> None:
     with pytest.raises(InvariantError) as caught:
         manager.check()
     assert (caught.value.invariant, caught.value.block_id) == (invariant, block_id)
-    assert str(caught.value).startswith(f"{invariant}: {invariants.INVARIANTS[invariant]}: ")
+    assert str(caught.value).startswith(f"{invariant} {invariants.INVARIANTS[invariant]}: ")
 
 
 def test_the_names_are_those_of_the_contract() -> None:

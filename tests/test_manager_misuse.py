@@ -94,12 +94,12 @@ MISUSE: dict[str, Row] = {
     "note_write beyond": (
         lambda s: s.m.note_write(s.a, 12, 14),
         InvariantError,
-        "^I5: .*position 13 .* 12 tok",
+        "^I5 capacity: .*position 13 .* 12 tok",
     ),
     "note_write of none": (
         lambda s: s.m.note_write(BlockTable(4), 0, 1),
         InvariantError,
-        "^I5: .*position 0",
+        "^I5 capacity: .*position 0",
     ),
     "note_write -1": (lambda s: s.m.note_write(s.a, -1, 2), CacheValueError, r"\[-1, 2\)"),
     "note_write backwards": (lambda s: s.m.note_write(s.a, 10, 9), CacheValueError, r"\[10, 9\)"),
@@ -113,7 +113,7 @@ MISUSE: dict[str, Row] = {
     "note_write shared": (
         lambda s: s.m.note_write(s.a, 6, 9),
         InvariantError,
-        "^I4: no-shared-write: .*block 1, held by 2; call copy_on_write",
+        "^I4 no-shared-write: .*block 1, held by 2; call copy_on_write",
     ),
     "note_write shared by a cache": (
         lambda s: s.m.note_write(s.b, 0, 1),
@@ -155,7 +155,7 @@ MISUSE: dict[str, Row] = {
     "filled by hand with a repeat": (
         lambda s: s.m.allocate(with_blocks(0, 0), 12),
         InvariantError,
-        "^I3: no-repeat: .*block 0 twice",
+        "^I3 no-repeat: .*block 0 twice",
     ),
     "another block size": (
         lambda s: s.m.allocate(BlockTable(8), 8),

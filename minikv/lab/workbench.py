@@ -7,11 +7,12 @@ bench.map()
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
 from typing import Any
 
+from minikv import admission
 from minikv.attention import Read
 from minikv.block_table import BlockTable
 from minikv.decode import DecodeLoop, Request
@@ -100,6 +101,33 @@ class Workbench:
             self.log({"op": "token", "request": name, "position": place, "word": word})
         return child
 
+    def take_prefix(self, request: Request, block_ids: Sequence[int]) -> None:
+        """A prefix hit: a request that has stored nothing becomes a holder of the blocks of its first words.
+
+        One reference more for each block, and its id into the table. No data moves, nothing is computed.
+
+        Args:
+            block_ids: full blocks that somebody holds, computed for the same first words.
+
+        Raises:
+            RefCountError: a block is free. UnknownBlockError: there is no such block.
+            ValueError: the request has begun, its prompt begins with other words, or it has no words beyond
+                these: the last one must be computed, to choose the next.
+        """
+        self._check_prefix(request, block_ids)
+        log, self.manager.observer = self.manager.observer, None  # told below, as what they are together
+        try:
+            for block_id in block_ids:
+                self.manager.inc_ref(block_id)
+                request.table.append_block(block_id)
+            self.manager.allocate(request.table, 0)  # takes no block; from here on the table is a holder
+        finally:
+            self.manager.observer = log
+        request.num_stored = len(block_ids) * self.manager.block_size
+        for index, block_id in enumerate(block_ids):
+            facts = {"block_id": block_id, "ref_count": self.manager.blocks[block_id].ref_count}
+            self.log({"op": "share", "request": request.name, "index": index, **facts, "source": None})
+
     def prefill(self, request: Request) -> str:
         """Store the prompt's KV; returns the first new word."""
         return self.model.tokenizer.word(self.loop.prefill(request))
@@ -152,6 +180,26 @@ class Workbench:
         A live map also shows what happens from now on; any other stays as it is.
         """
         return BlockMap(self.log if live else EventLog(self.log), step=step, **traits)
+
+    def _check_prefix(self, request: Request, block_ids: Sequence[int]) -> None:
+        """What `take_prefix` promises to raise, before anything has changed."""
+        if request.num_stored or request.table.num_blocks:
+            raise ValueError(
+                f"request {request.name} has stored {request.num_stored} tokens already; a prefix is taken "
+                "before the prefill, so start a request for it"
+            )
+        for block_id in block_ids:
+            admission.held_block(self.manager, block_id, "a prefix is made of held blocks")
+        state = self.log.state(len(self.log) - 1)
+        there = [word for block_id in block_ids for word in state.words_in(block_id)]
+        prompt = [self.model.text([token]) for token in request.token_ids]
+        repeated = len(set(block_ids)) < len(block_ids)
+        if repeated or there != prompt[: len(there)] or len(there) >= len(prompt):
+            raise ValueError(
+                f"in blocks {', '.join(map(str, block_ids))} stands {there}, and the prompt of request "
+                f"{request.name} is {prompt}; give full blocks with its first words, each once, but not "
+                "with all of them"
+            )
 
     def _check_name(self, name: str | None) -> None:
         if name is not None and name in {event.get("request") for event in self.log}:

@@ -138,7 +138,7 @@ def test_an_uncounted_fork_writes_over_its_parents_words():
     assert told == ("two gold cups .", "two gold cups .")
     assert found(bench) == [("I2", 0), ("I2", 1)]
     assert not [event for event in bench.log if event["op"] == "copy"]
-    with pytest.raises(InvariantError, match="I2: ref-count: block 0 has count 1 and 2 holders"):
+    with pytest.raises(InvariantError, match="I2 ref-count: block 0 has count 1 and 2 holders"):
         bench.manager.check()
 
 
