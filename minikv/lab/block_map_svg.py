@@ -300,6 +300,7 @@ def _memory(page: SvgPage, state: PoolState, y: float) -> None:
         ("tokens", "accent", "well"),
         ("unused", "unused", "ink"),
         ("before", "dead", "ink"),
+        ("lost", "warn-tint", "warn"),
         ("free", "well", "soft"),
     ]
     page.box(x, y, (full, 22), "well", "line")
@@ -312,9 +313,9 @@ def _memory(page: SvgPage, state: PoolState, y: float) -> None:
         if width > 7 * len(label):
             page.text(x + width / 2, y + 15, label, ink, 11, text_anchor="middle")
         x += width
-    page.text(
-        _LEFT + full + 14, y + 9, f"{memory['unused']} unused, {memory['before']} before offset", "ink", 11
-    )
+    lost = f", {memory['lost']} lost" if memory["lost"] else ""
+    split = f"{memory['unused']} unused, {memory['before']} before offset{lost}"
+    page.text(_LEFT + full + 14, y + 9, split, "ink", 11)
     page.text(_LEFT + full + 14, y + 23, blocks_line(state), "soft", 11)
 
 

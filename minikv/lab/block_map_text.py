@@ -49,7 +49,8 @@ def memory_line(state: PoolState) -> str:
     """The memory split in slots, and the blocks held."""
     memory = state.memory
     slots = f"{memory['tokens']} tokens, {memory['unused']} unused, {memory['before']} before offset"
-    return f"Memory: {slots}, {memory['free']} free · {blocks_line(state)}"
+    lost = f", {memory['lost']} lost" if memory["lost"] else ""
+    return f"Memory: {slots}{lost}, {memory['free']} free · {blocks_line(state)}"
 
 
 def blocks_line(state: PoolState) -> str:

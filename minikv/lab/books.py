@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-Split = tuple[int, int, int, int, int]  # tokens, unused, before the offset (slots); held, saved (blocks)
+# tokens, unused, before the offset, lost (slots); held, saved (blocks)
+Split = tuple[int, int, int, int, int, int]
 
 
 class Books:
@@ -21,8 +22,8 @@ class Books:
         self.listed_by: list[Counter[int]] = [Counter() for _ in blocks]  # request number → table entries
         self.queued = [1 for _ in blocks]  # times in the free queue
         self.waiting = state["num_blocks"]  # length of the free queue
-        self._splits: list[Split] = [(0, 0, 0, 0, 0) for _ in blocks]
-        self._totals = [0, 0, 0, 0, 0]
+        self._splits: list[Split] = [(0, 0, 0, 0, 0, 0) for _ in blocks]
+        self._totals = [0, 0, 0, 0, 0, 0]
         self._peak = 0
 
     def entries(self, block: int) -> int:
@@ -57,33 +58,37 @@ class Books:
         self.waiting = len(waiting)
         return changed
 
-    def measure(self, blocks: set[int]) -> dict[str, int]:
-        """The memory split after these blocks may have changed."""
+    def measure(self, blocks: set[int], on_its_way: int | None = None) -> dict[str, int]:
+        """The memory split after these blocks may have changed.
+
+        `on_its_way` has just lost its last holder and is free, though its release is the next event.
+        """
         for block in blocks:
-            new = self._split(block)
+            new = self._split(block, lost=self.queued[block] == 0 and block != on_its_way)
             for place, (now, was) in enumerate(zip(new, self._splits[block], strict=True)):
                 self._totals[place] += now - was
             self._splits[block] = new
-        tokens, unused, before, held, saved = self._totals
+        tokens, unused, before, lost, held, saved = self._totals
         self._peak = max(self._peak, held)
         slots = self._state["num_blocks"] * self._state["block_size"]
         split = {
             "tokens": tokens,
             "unused": unused,
             "before": before,
-            "free": slots - tokens - unused - before,
+            "lost": lost,
+            "free": slots - tokens - unused - before - lost,
         }
         return {**split, "held": held, "peak": self._peak, "saved": saved}
 
-    def _split(self, block: int) -> Split:
-        entries = self.entries(block)
-        saved = max(0, entries - 1)
-        if self._state["ref"][block] <= 0:
-            return (0, 0, 0, 0, saved)
-        words = self._state["words"][block]
+    def _split(self, block: int, lost: bool) -> Split:
+        """`lost`: nobody can get this block, unless somebody holds it."""
+        words, count = self._state["words"][block], self._state["ref"][block]
+        if count <= 0:
+            return (0, 0, 0, len(words) if lost else 0, 0, 0)
+        saved = max(0, min(self.entries(block), count) - 1)  # an entry that is not counted saves nothing
         before = self._dead_slots(block)
         tokens = sum(word is not None for word in words[before:])
-        return (tokens, len(words) - before - tokens, before, 1, saved)
+        return (tokens, len(words) - before - tokens, before, 0, 1, saved)
 
     def _dead_slots(self, block: int) -> int:
         """Leading slots that lie before the offset for everybody who holds the block."""

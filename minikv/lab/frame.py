@@ -82,7 +82,7 @@ class PoolState:
 
     @property
     def memory(self) -> dict[str, int]:
-        """tokens, unused, before, free (slots); held, peak, saved (blocks)."""
+        """tokens, unused, before, lost, free (slots); held, peak, saved (blocks)."""
         return dict(self.data["memory"])
 
     @property

@@ -19,14 +19,12 @@ from typing import Any, Literal
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image  # matplotlib brings it along
 
 _PALETTE_CSS = (Path(__file__).parent / "static" / "palette.css").read_text(encoding="utf-8")
 LIGHT = dict(re.findall(r"--mk-([\w-]+):[^;]*light-dark\((#\w+)", _PALETTE_CSS))  # colour -> its light hex
 INKS = ("ink-0", "ink-1", "ink-2", "ink-cache", "ink-3", "ink-5")  # Okabe-Ito, as in the block map
 MARKERS = ("o", "s", "^", "D", "v", "X")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
-HATCHES = ("//", "\\\\", "xx", "--", "++", "||")
 MANY_POINTS = 40  # above it a line's points are too close for a marker each
 _SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text: it can be selected, and takes the theme's colour
@@ -69,11 +67,10 @@ class Plot:
         return _themed(out.getvalue(), self.title, self.table)
 
     def to_png(self) -> bytes:
-        """The same in light colours, on its own ground; few colours, so that notebooks stay small."""
-        drawn, out = BytesIO(), BytesIO()
+        """The same in light colours, on its own ground; few dots an inch, so that notebooks stay small."""
+        out = BytesIO()
         with matplotlib.rc_context(_SETTINGS):
-            self.figure.savefig(drawn, format="png", dpi=64)
-        Image.open(drawn).convert("RGB").quantize(16).save(out, format="PNG", optimize=True)
+            self.figure.savefig(out, format="png", dpi=64, pil_kwargs={"optimize": True})
         return out.getvalue()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
@@ -110,39 +107,6 @@ def lines(
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(7.6, 3.6), layout="constrained")
         _draw_lines(figure.add_subplot(), x, y, series, scales)
-        figure.suptitle(title, fontsize=12, fontweight="bold")
-    return Plot(figure, title, _table(x, series))
-
-
-def bars(title: str, x: tuple[str, Sequence[str]], y: str, series: Mapping[str, Sequence[float]]) -> Plot:
-    """Bars side by side for each series, with its own hatch. `x` names the axis and each group of bars.
-
-    Raises:
-        ValueError: a series of another length than x.
-    """
-    name, groups = x
-    _check_lengths(name, groups, series)
-    width = 0.8 / len(series)
-    with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(7.6, 3.4), layout="constrained")
-        axes = figure.add_subplot()
-        for number, (label, values) in enumerate(series.items()):
-            ink = INKS[number % len(INKS)]
-            axes.bar(
-                [place + (number - (len(series) - 1) / 2) * width for place in range(len(groups))],
-                values,
-                width * 0.92,
-                label=label,
-                color=LIGHT[ink.replace("ink", "tint")],
-                edgecolor=LIGHT[ink],
-                hatch=HATCHES[number % len(HATCHES)],
-            )
-        axes.set_xticks(range(len(groups)), groups)
-        axes.grid(axis="y", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.set(xlabel=name, ylabel=y)
-        if len(series) > 1:
-            axes.legend(loc="best")
         figure.suptitle(title, fontsize=12, fontweight="bold")
     return Plot(figure, title, _table(x, series))
 

@@ -6,13 +6,18 @@
     guess.mark(block_table=table.block_ids, free_blocks=manager.num_free_blocks)
 
 A box left empty is no mistake: the answer is shown and the notebook runs on. A number may be typed as
-3, 3., 3rd, #3, P3 or three, and where numbers were asked for, other words beside them do no harm.
+3, 3., 3rd, #3, P3 or three, a large one as 262,144, and where numbers were asked for, other words beside
+them do no harm. Quotes are left away; no is False, yes is True; [] and none are empty; "only B" is B; and a
+question such as "Bo has …" may be answered by the whole sentence. I5 is 5, and 25 % is 25. A number that one
+can only estimate is marked with `within`, and is near if it differs by no more:
+
+    guess.mark(share=25, within={"share": 10})
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,7 +31,13 @@ Value = Cell | Sequence[Cell]
 _STATIC = Path(__file__).parent / "static"
 _SEPARATORS = re.compile(r"(?:[\s,;\[\](){}→›>]|->)+")
 _WORD_WITH_STOP = re.compile(r"\b([^\W\d]+)\.(?=\s|$)")  # as in "gold cups."
-_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th)?\.?", re.IGNORECASE)
+_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th|%)?\.?", re.IGNORECASE)
+_INVARIANT = re.compile(r"i([1-6])", re.IGNORECASE)
+_QUOTES = re.compile(r"(?<!\w)['‘]|['’](?!\w)|[\"`“”]")  # an apostrophe within a word is none
+_THOUSANDS = re.compile(r"(?<![\w,.])\d{1,3}(?:[,_'’]\d{3})+(?![\w,])")
+_EMPTY = "empty"
+_SAME_WORDS = ({"no", "n", "false"}, {"yes", "y", "true"}, {_EMPTY, "none", "nothing"})
+_FILLERS = {"only", "just"}
 _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
@@ -71,6 +82,8 @@ class Prediction:
     """
 
     def __init__(self, **questions: str) -> None:
+        if "within" in questions:
+            raise ValueError("no question can be called 'within': mark(within=…) says what is near")
         if not questions:
             raise ValueError(
                 "a prediction needs at least one question, such as free_blocks='free blocks left'"
@@ -89,16 +102,29 @@ class Prediction:
         """The cells of each answer; empty lists where nothing was said."""
         return {name: _cells(text.lower()) for name, text in self._boxes.answers.items()}
 
-    def mark(self, **truth: Value) -> Marks:
-        """Compare with what really happened. Raises ValueError for a name that was not asked."""
-        self._check_names(truth)
-        cells = {name: _cells(_text(value)) for name, value in truth.items()}
-        said = {name: _cells(text) for name, text in self._boxes.answers.items()}
+    def mark(self, *, within: Mapping[str, float] | None = None, **truth: Value) -> Marks:
+        """Compare with what really happened.
+
+        Args:
+            within: of some names, by how much a number may differ and still be near, at least 0.
+
+        Raises:
+            ValueError: a name that was not asked, or a negative number in `within`.
+        """
+        near = dict(within or {})
+        self._check_names({**truth, **near})
+        if wrong := [name for name, limit in near.items() if limit < 0]:
+            raise ValueError(f"within={{{wrong[0]!r}: {near[wrong[0]]}}}: a number differs by at least 0")
+        cells = {name: _cells(_text(value)) or [_EMPTY] for name, value in truth.items()}
+        said = {
+            name: _said(self.questions[name], self._boxes.answers[name], true) for name, true in cells.items()
+        }
         return Marks(
-            [(self.questions[name], _in_terms_of(true, said[name]), true) for name, true in cells.items()]
+            [(self.questions[name], _in_terms_of(true, said[name]), true) for name, true in cells.items()],
+            [near.get(name, 0) for name in cells],
         )
 
-    def _check_names(self, names: dict[str, Value]) -> None:
+    def _check_names(self, names: Mapping[str, object]) -> None:
         for name in names:
             if name not in self.questions:
                 raise ValueError(f"{name!r} was not asked; asked were {', '.join(self.questions)}")
@@ -118,18 +144,24 @@ class Marks:
 
     Attributes:
         rows: (question, cells said, true cells) of each thing that was predicted.
+        within: for each row, by how much a number may differ and still be near.
     """
 
-    def __init__(self, rows: list[tuple[str, list[str], list[str]]]) -> None:
+    def __init__(self, rows: list[tuple[str, list[str], list[str]]], within: Sequence[float] = ()) -> None:
         self.rows = rows
+        self.within = list(within) or [0.0] * len(rows)
 
     @property
     def right(self) -> int:
-        """Answers that are right in every cell."""
-        return sum(said == true for _, said, true in self.rows)
+        """Answers that are right, or near, in every cell."""
+        return sum(
+            len(said) == len(true) and all(_mark(a, b, near) != "✗" for a, b in zip(said, true, strict=True))
+            for (_, said, true), near in zip(self.rows, self.within, strict=True)
+        )
 
     def __repr__(self) -> str:
-        return "\n".join(line for row in self.rows for line in _row(*row))
+        rows = zip(self.rows, self.within, strict=True)
+        return "\n".join(line for row, near in rows for line in _row(*row, near))
 
 
 def predict(**questions: str) -> Prediction:
@@ -137,7 +169,7 @@ def predict(**questions: str) -> Prediction:
     return Prediction(**questions)
 
 
-def _row(question: str, said: list[str], true: list[str]) -> list[str]:
+def _row(question: str, said: list[str], true: list[str], within: float) -> list[str]:
     if not said:
         return [f"{question}: {' '.join(true)}"]
     count = max(len(said), len(true))
@@ -147,12 +179,38 @@ def _row(question: str, said: list[str], true: list[str]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
         return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
-    marks = ["✓" if a == b else "✗" for a, b in zip(said, true, strict=True)]
+    marks = [_mark(a, b, within) for a, b in zip(said, true, strict=True)]
     return [question, f"  you said  {line(said)}", f"  it is     {line(true)}", f"            {line(marks)}"]
 
 
+def _mark(said: str, true: str, within: float) -> str:
+    """✓ if it is right, ✓ near if it is a number that differs by at most `within`, else ✗."""
+    if said == true:
+        return "✓"
+    try:
+        return "✓ near" if within and abs(float(said.removesuffix("%")) - float(true)) <= within else "✗"
+    except ValueError:
+        return "✗"
+
+
+def _said(question: str, text: str, true: list[str]) -> list[str]:
+    """The cells of an answer; what the question begins with, such as "Bo has …", may be said again."""
+    if any(len(number) > 3 for number in filter(None, map(_number, true))):
+        text = _THOUSANDS.sub(lambda hit: re.sub(r"\D", "", hit[0]), text)
+    cells = _cells(text)
+    if text.strip() and not cells:  # as in []
+        return [_EMPTY]
+    start = _cells(question.removesuffix("…")) if question.endswith("…") else []
+    if start and [cell.lower() for cell in cells[: len(start)]] == [cell.lower() for cell in start]:
+        return cells[len(start) :]
+    if len(cells) > len(true):
+        return [cell for cell in cells if cell.lower() not in _FILLERS]
+    return cells
+
+
 def _cells(text: str) -> list[str]:
-    """Split at commas, spaces, brackets and arrows; a number loses what is around it."""
+    """Split at commas, spaces, brackets and arrows; quotes go, and a number loses what is around it."""
+    text = _QUOTES.sub("", text)
     plain = _WORD_WITH_STOP.sub(r"\1 .", text.replace("−", "-"))
     cells = filter(None, _SEPARATORS.split(plain))
     return [str(int(hit[1])) if (hit := _NUMBER.fullmatch(cell)) else cell for cell in cells]
@@ -160,7 +218,7 @@ def _cells(text: str) -> list[str]:
 
 def _in_terms_of(true: list[str], said: list[str]) -> list[str]:
     """What was said, in the form the truth has: numbers only, figures or words, capitals, a full stop."""
-    numbers = [number for cell in said if (number := _number(cell))]
+    numbers = [number for cell in said if (number := _number(cell) or _of_invariant(cell))]
     if numbers and all(map(_number, true)):
         return numbers
     if said and len(said) == len(true) - 1 and true[-1] == ".":
@@ -168,7 +226,18 @@ def _in_terms_of(true: list[str], said: list[str]) -> list[str]:
     elif len(said) == len(true) + 1 and said[-1] == ".":
         said = said[:-1]
     pairs = zip_longest(said, true[: len(said)], fillvalue="")
-    return [b if (_number(a) or a.lower()) == (_number(b) or b.lower()) else a for a, b in pairs]
+    return [b if _means(a) == _means(b) else a for a, b in pairs]
+
+
+def _means(cell: str) -> str:
+    """What a cell says, whichever of several ways it is said in."""
+    word = _number(cell) or _of_invariant(cell) or cell.lower()
+    return next((min(words) for words in _SAME_WORDS if word in words), word)
+
+
+def _of_invariant(cell: str) -> str | None:
+    """5 for I5; None for other words."""
+    return hit[1] if (hit := _INVARIANT.fullmatch(cell)) else None
 
 
 def _number(cell: str) -> str | None:

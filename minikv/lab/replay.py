@@ -11,7 +11,7 @@ The state, all of it plain JSON:
                     request and that let its last block go); `blocks` is the
                     block table, `end` the table's slots in use (offset + tokens stored), `next` the
                     chosen token that is not stored yet, as {position, word}, or None
-    memory          {tokens, unused, before, free} in slots, {held, peak, saved} in blocks
+    memory          {tokens, unused, before, lost, free} in slots, {held, peak, saved} in blocks
     violations      list of {step, invariant, block, sentence, until}: `until` is None while it stands
 """
 
@@ -51,6 +51,8 @@ class Replay:
         number = self._numbers.get(event.get("request", ""))
         blocks = self._touched(event, facts)
         changed = set(range(self.state["num_blocks"])) if event["op"] == "reset" else set(blocks)
+        if self._awaited is not None:  # it comes now, or is lost
+            changed.add(self._awaited)
         broken = self._judge(event, number, changed)
         self._measure(number, changed)
         return {
@@ -175,7 +177,16 @@ class Replay:
     def _on_queue(self, event: Event) -> dict[str, Any]:
         self._record.set("tape", event["block_ids"])
         self._set_if_new("head", 0)
-        return {"blocks": sorted(self._books.requeue(event["block_ids"]))}
+        changed = sorted(self._books.requeue(event["block_ids"]))
+        now, held = self._books.queued, [count > 0 for count in self.state["ref"]]
+        return {
+            "blocks": changed,
+            "lost": [block for block in changed if not now[block] and not held[block]],
+            "left": [block for block in changed if not now[block] and held[block]],
+            "held": [block for block in changed if now[block] and held[block]],
+            "more": [block for block in changed if now[block] > 1 and not held[block]],
+            "joined": [block for block in changed if now[block] == 1 and not held[block]],
+        }
 
     def _on_write(self, event: Event) -> dict[str, Any]:
         number, size = self._request(event["request"]), self.state["block_size"]
@@ -296,9 +307,7 @@ class Replay:
 
     def _judge(self, event: Event, number: int | None, blocks: set[int]) -> str | None:
         """Bring the violations up to date; the first invariant that this event broke, or None."""
-        awaited, self._awaited = self._awaited, self._unheld_by(event)
-        if awaited is not None:
-            blocks = blocks | {awaited}
+        self._awaited = self._unheld_by(event)
         verdicts: list[Verdict] = []
         for block in sorted(blocks):
             verdicts += judge_block(self.state, self._books, block, may_wait=block == self._awaited)
@@ -341,7 +350,7 @@ class Replay:
     def _measure(self, number: int | None, blocks: set[int]) -> None:
         if number is not None and self.state["requests"][number]["blocks"]:
             blocks = blocks | {self.state["requests"][number]["blocks"][0]}  # its offset may have changed
-        for key, value in self._books.measure(blocks).items():
+        for key, value in self._books.measure(blocks, self._awaited).items():
             self._set_if_new("memory", key, value)
 
 

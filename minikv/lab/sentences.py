@@ -132,12 +132,24 @@ def _reset(event: Event, facts: dict[str, Any]) -> str:
 
 
 def _queue(event: Event, facts: dict[str, Any]) -> str:
-    """facts: blocks, that are in the queue more or less often than before."""
+    """facts: blocks, that are in the queue more or less often than before: lost, left, held, more, joined."""
     if not facts["blocks"]:
         return "The manager keeps its free blocks in another order than that in which they came back."
-    noun = "block" if len(facts["blocks"]) == 1 else "blocks"
-    which = f"see {noun} {listed(facts['blocks'])}"
-    return f"The manager's free queue is not what was given back to it less what it handed out: {which}."
+    said = (
+        ("lost", "{} {has} left the free queue, but nobody holds {it}."),
+        ("left", "{} {has} left the free queue: somebody holds {it}."),
+        ("held", "{} {is_} in the free queue, but somebody holds {it}."),
+        ("more", "{} {is_} in the free queue more than once."),
+        ("joined", "{} {is_} in the free queue now."),
+    )
+    return " ".join(_of_blocks(form, facts[key]) for key, form in said if facts[key])
+
+
+def _of_blocks(form: str, blocks: list[int]) -> str:
+    """A sentence with these blocks as its subject, in the singular or the plural."""
+    if len(blocks) == 1:
+        return form.format(f"Block {blocks[0]}", has="has", is_="is", it="it")
+    return form.format(f"Blocks {listed(blocks)}", has="have", is_="are", it="them")
 
 
 def _write(event: Event, facts: dict[str, Any]) -> str:

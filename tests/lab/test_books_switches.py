@@ -31,9 +31,7 @@ def test_a_block_left_in_the_queue_is_handed_out_twice_and_the_model_says_someth
     assert bench.finish_sentence(b) == "Bo has ten silver coins ."
     first = bench.log.violations[0]
     assert (first.invariant, first.block_id) == ("I1", 1)
-    assert bench.log.frame(first.step).sentence == (
-        "The manager's free queue is not what was given back to it less what it handed out: see block 1."
-    )
+    assert bench.log.frame(first.step).sentence == ("Block 1 is in the free queue, but somebody holds it.")
     assert bench.log.state(first.step).free_queue[:2] == (1, 2)
 
 
@@ -73,6 +71,14 @@ def test_blocks_lost_on_refusal_belong_to_nobody_until_they_are_found_again():
         with pytest.raises(OutOfBlocksError):
             bench.prefill(bench.start("Tea is ready .", "C"))
     assert [(v.invariant, v.block_id) for v in bench.log.violations] == [("I1", b) for b in (2, 3, 4, 5)]
+    lost = bench.log.violations[0].step
+    assert bench.log.frame(lost).sentence == (
+        "Blocks 2, 3, 4 and 5 have left the free queue, but nobody holds them."
+    )
+    assert (bench.log.state(lost).memory["lost"], bench.log.state(lost).memory["free"]) == (16, 0)
+    mended = bench.log.frame(len(bench.log) - 2)  # after it comes only the note that all is put back
+    assert mended.sentence == "Blocks 2, 3, 4 and 5 are in the free queue now."
+    assert bench.log.state(len(bench.log) - 1).memory["lost"] == 0
     assert bench.manager.free_queue == (2, 3, 4, 5)
     bench.manager.check()
     assert not bench.log.state(len(bench.log) - 1).violations

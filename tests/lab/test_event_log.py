@@ -174,7 +174,7 @@ def test_the_story_step_by_step() -> None:
 def test_memory_splits_into_tokens_unused_before_offset_and_free() -> None:
     log = story_log()
     parts = {"tokens": 3, "unused": 1, "before": 0, "free": 8}
-    assert log.state(4).memory == {**parts, "held": 2, "peak": 2, "saved": 0}
+    assert log.state(4).memory == {**parts, "lost": 0, "held": 2, "peak": 2, "saved": 0}
     assert log.state(8).memory["saved"] == 2
     # A's offset does not make a slot dead that B still reads.
     assert log.state(13).memory["before"] == 0

@@ -77,3 +77,10 @@ def test_variants_have_other_numbers_and_are_answered_by_their_id():
 def test_unknown_ids_name_what_there_is(id):
     with pytest.raises(ValueError, match=r"02|seed"):
         get(id)
+
+
+def test_shares_may_be_rounded():
+    for right in ((0.88, 0.5), (0.875, 0.5), (0.87, 0.5), (88, 50), (87.5, 50.0)):
+        assert check("12.Q1", right).ok
+    for wrong in ((0.9, 0.5), (0.85, 0.5), (0.88, 0.52), (0.125, 0.5)):
+        assert not check("12.Q1", wrong).ok

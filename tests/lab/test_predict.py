@@ -141,3 +141,115 @@ def test_a_browser_cannot_answer_what_was_not_asked():
 
 def test_the_boxes_name_no_memory_address():
     assert repr(predict(table="the table").answer(table=3)._boxes) == "PredictionBoxes({'table': '3'})"
+
+
+@pytest.mark.parametrize("typed", ["262,144", "262144", "262_144", "262,144 tokens", "“262,144”"])
+def test_a_large_number_may_have_its_commas(typed):
+    assert predict(tokens="tokens").answer(tokens=typed).mark(tokens=262_144).right == 1
+
+
+def test_commas_part_numbers_where_none_is_large():
+    assert predict(queue="queue").answer(queue="1,234").mark(queue=(1, 234)).right == 1
+    assert predict(counts="counts").answer(counts="1,000 4,000").mark(counts=(1_000, 4_000)).right == 1
+    assert predict(counts="counts").answer(counts="1000,4000").mark(counts=(1_000, 4_000)).right == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        *(("no", "False"), ("No.", "False"), ("false", "no"), ("yes", "True"), ("True", "yes")),
+        *(
+            ("empty", ()),
+            ("[]", ()),
+            ("none", "empty"),
+            ("'empty'", "empty"),
+            ("Nothing", ()),
+            ("()", "empty"),
+        ),
+        *(('"C"', "C"), ("‘C’", "C"), ("only C", "C"), ("just c", "C")),
+        *(("Bo's cups", "Bo's cups"), ("'two gold cups'", "two gold cups .")),
+    ],
+)
+def test_what_means_the_same_is_the_same(typed, told):
+    marks = predict(it="it").answer(it=typed).mark(it=told)
+    assert marks.right == 1
+    assert repr(marks) == repr(predict(it="it").answer(it=told or "empty").mark(it=told))
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("no", "True"),
+        ("yes", "False"),
+        ("0", ()),
+        ("empty", "3 4"),
+        ("[]", "3"),
+        ("only A", "C"),
+        ("none", "no"),
+    ],
+)
+def test_what_does_not_is_not(typed, told):
+    assert predict(it="it").answer(it=typed).mark(it=told).right == 0
+
+
+def test_nothing_is_shown_as_empty():
+    assert repr(predict(queue="free queue").mark(queue=())) == "free queue: empty"
+
+
+@pytest.mark.parametrize("typed", ["ten silver coins", "Bo has ten silver coins .", "bo has 10 silver coins"])
+def test_the_beginning_that_the_question_gives_may_be_said_again(typed):
+    guess = predict(says="Bo has …").answer(says=typed)
+    assert guess.mark(says="ten silver coins .").right == 1
+    assert guess.mark(says="five grey shells .").right == 0
+    assert predict(says="Ada has …").answer(says=typed).mark(says="five grey shells .").right == 0
+
+
+@pytest.mark.parametrize("typed", ["I5", "i5", "5", "I5 capacity", "invariant I5", "five"])
+def test_an_invariant_may_be_said_by_its_number(typed):
+    assert predict(first="which one").answer(first=typed).mark(first=5).right == 1
+    assert predict(first="which one").answer(first=typed).mark(first=4).right == 0
+
+
+@pytest.mark.parametrize("typed", ["I5", "i5", "5"])
+def test_a_number_is_the_invariant_of_that_number(typed):
+    marks = predict(first="which one").answer(first=typed).mark(first="I5")
+    assert marks.right == 1 and "you said  I5" in repr(marks)
+    assert predict(first="which one").answer(first="I7").mark(first=7).right == 0
+
+
+@pytest.mark.parametrize(("typed", "told"), [("n", "no"), ("N", "False"), ("y", "yes"), ("Y.", "True")])
+def test_yes_and_no_may_be_letters(typed, told):
+    assert predict(it="it").answer(it=typed).mark(it=told).right == 1
+
+
+@pytest.mark.parametrize("typed", ["15", "35", "30 %", "30%", "about 30", "25.4", "34.9%"])
+def test_a_number_may_be_near(typed):
+    guess = predict(share="share", served="served").answer(share=typed)
+    marks = guess.mark(share=25, served=6, within={"share": 10})
+    assert marks.right == 1
+    assert repr(marks).splitlines()[3].strip() == "✓ near"
+    assert guess.mark(share=25).right == 0, "only where it is allowed"
+
+
+@pytest.mark.parametrize("typed", ["14", "36", "35.1", "much", "nan", "25 25"])
+def test_what_is_too_far_off_is_not_near(typed):
+    marks = predict(share="share").answer(share=typed).mark(share=25, within={"share": 10})
+    assert marks.right == 0 and "✗" in repr(marks)
+
+
+def test_what_is_right_is_more_than_near_and_each_name_has_its_own_limit():
+    guess = predict(share="share", served="served").answer(share="25%", served=8)
+    marks = guess.mark(share=25, served=6, within={"share": 10})
+    assert [line.strip() for line in repr(marks).splitlines() if set(line) & set("✓✗")] == ["✓", "✗"]
+    assert guess.mark(share=25, served=6, within={"served": 2}).right == 2
+    assert predict(share="share").mark(share=25, within={"share": 10}).right == 0, "nothing said is not near"
+
+
+def test_within_names_what_was_asked():
+    guess = predict(share="share")
+    with pytest.raises(ValueError, match="'served' was not asked; asked were share"):
+        guess.mark(share=25, within={"served": 2})
+    with pytest.raises(ValueError, match="'share': -1}: a number differs by at least 0"):
+        guess.mark(share=25, within={"share": -1})
+    with pytest.raises(ValueError, match="no question can be called 'within'"):
+        predict(within="how far")

@@ -545,7 +545,7 @@ def _judge_q1(answer: Any) -> Verdict:
         return Verdict(False, f"the shares are numbers; these are {answer!r}")
     for size, tokens, share in ((16, 14, answer[0]), (4, 2, answer[1])):
         said = 100 * share if max(answer) <= 1 else share
-        if abs(said - 100 * tokens / size) > 0.01:
+        if abs(said - 100 * tokens / size) > 1:  # 0.88 is 14 / 16, rounded
             return Verdict(
                 False,
                 f"with a block size of {size} it is not {said:g} per cent; how many of the 30 tokens lie in "

@@ -826,8 +826,8 @@ class View {
   }
 
   drawMemory(state) {
-    const { tokens, unused, before, free, held, peak, saved } = state.memory;
-    const parts = Object.entries({ tokens, unused, before, free });
+    const { tokens, unused, before, lost, free, held, peak, saved } = state.memory;
+    const parts = Object.entries({ tokens, unused, before, ...(lost && { lost }), free });
     const signature = `${parts}|${held}|${peak}|${saved}`;
     if (this.bar.dataset.text === signature) return;
     this.bar.dataset.text = signature;
@@ -838,7 +838,7 @@ class View {
       return element("span", { class: `mk-part is-${name}`, style: `flex-grow:${number}`, title: `${name} ${number}` }, label);
     });
     this.bar.replaceChildren(...pieces);
-    const names = { tokens: "tokens", unused: "unused", before: "before offset", free: "free" };
+    const names = { tokens: "tokens", unused: "unused", before: "before offset", lost: "lost", free: "free" };
     this.bar.setAttribute("aria-label", `${slots} slots: ${parts.map(([name, number]) => `${number} ${names[name]}`).join(", ")}`);
     const legend = parts.map(([name, number]) => {
       return element("span", {}, element("span", { class: `mk-swatch is-${name}` }), `${number} ${names[name]}`);

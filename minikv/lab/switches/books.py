@@ -67,12 +67,12 @@ def _put_in(bench: Workbench, manager_class: type[_Careless]) -> Undo:
 SWITCHES: dict[str, Switch] = {
     "left-in-queue": Switch(
         "I1 conservation",
-        "a block that is handed out stays at the head of the free queue",
+        "the last block that a table gets stays at the head of the free queue",
         lambda bench: _put_in(bench, _LeavesInQueue),
     ),
     "lost-on-refusal": Switch(
         "I1 conservation",
-        "a request that is refused loses the blocks it had been promised",
+        "the blocks taken for a request that is then refused belong to nobody",
         lambda bench: _put_in(bench, _LosesOnRefusal),
     ),
 }
