@@ -65,6 +65,7 @@ class Score(NamedTuple):
     tokens_copied: int
     dropped: int  # times that a request was sent back to the head of the queue
     tokens_lost: int  # tokens of answers that were written and dropped
+    tokens_written: int  # tokens of answers, those that were dropped later included
     split: Split  # the kinds, in per cent of the memory, as a mean over the steps
 
     def __repr__(self) -> str:
@@ -85,6 +86,8 @@ class _State:
     tokens_copied: int = 0
     dropped: int = 0
     tokens_lost: int = 0
+    seen: tuple[tuple[str, int], ...] = ()  # name -> tokens that a dropped request is known to exceed
+    player: str = "You"
 
 
 class PackingGame:
@@ -205,9 +208,25 @@ class PackingGame:
         return self._state.sentence
 
     @property
+    def player(self) -> str:
+        """Who played the game to its end: "You", or a rule's name."""
+        return self._state.player
+
+    @property
     def wanted(self) -> int:
-        """Slots for the head of the queue, with as much room for its answer as the last one was given."""
-        return self.waiting[0].prompt + self._state.room if self.waiting else 0
+        """Slots for the head of the queue, with as much room for its answer as the last one was given.
+
+        One that was dropped is known to need more than it had filled, and wants at least twice that.
+        """
+        if not self.waiting:
+            return 0
+        head = self.waiting[0]
+        size = max(head.prompt + self._state.room, 2 * self.seen(head.name))
+        return min(max(size, self.least(head.name)), self.most(head.name))
+
+    def seen(self, name: str) -> int:
+        """Tokens that a request had when it was dropped, of all times the most; 0 if it never was."""
+        return max((tokens for each, tokens in self._state.seen if each == name), default=0)
 
     def run_of(self, name: str) -> Run:
         """The running request of this name. PackingError if it does not run."""
@@ -295,6 +314,7 @@ class PackingGame:
             finals=(*now.finals, (run.stay, run.tokens)),
             dropped=now.dropped + 1,
             tokens_lost=now.tokens_lost + lost,
+            seen=(*now.seen, (name, run.tokens)),
             sentence=words.dropped(run, lost),
         )
 
@@ -360,6 +380,11 @@ class PackingGame:
         until = self.num_steps if steps is None else self.steps + steps
         while not self.is_over and self.steps < until:
             play_step(self, rule, choose, merge)
+        if self.is_over:
+            self._history[-1] = replace(
+                self._state, player=reserve if isinstance(reserve, str) else "Your rule"
+            )
+            self._tell()
         return self.score
 
     # ---- what came of it ----------------------------------------------------------------------
@@ -380,7 +405,13 @@ class PackingGame:
     def score(self) -> Score:
         now, found = self._state, self.splits or [self.now()]
         return Score(
-            self.steps, len(now.served), now.tokens_copied, now.dropped, now.tokens_lost, mean(found).shares
+            self.steps,
+            len(now.served),
+            now.tokens_copied,
+            now.dropped,
+            now.tokens_lost,
+            sum(len(moment.held) for moment in now.moments),  # every running request writes one in a step
+            mean(found).shares,
         )
 
     def board(self, start: int | None = None, size: int | None = None) -> PackingBoard:

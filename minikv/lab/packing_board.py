@@ -18,7 +18,7 @@ import traitlets
 
 from minikv.lab.packing import PackingError, PackingGame, Run
 from minikv.lab.packing_paged import Paged, play_paged
-from minikv.lab.packing_requests import PackingRequest
+from minikv.lab.packing_requests import Hole, PackingRequest, first_fit
 from minikv.lab.packing_svg import board_svg
 from minikv.lab.packing_text import COLUMNS, board_text
 
@@ -149,12 +149,18 @@ def game_state(game: PackingGame) -> dict[str, Any]:
         "holes": game.holes,
         "history": game.splits,
         "score": _score(game),
+        "player": game.player,
         "served": game.served,
     }
 
 
 def _waiting(game: PackingGame, request: PackingRequest) -> dict[str, Any]:
-    return {"name": request.name, "prompt": request.prompt, "ink": game.requests.index(request)}
+    return {
+        "name": request.name,
+        "prompt": request.prompt,
+        "ink": game.requests.index(request),
+        "seen": game.seen(request.name),
+    }
 
 
 def _run(game: PackingGame, run: Run) -> dict[str, Any]:
@@ -177,19 +183,31 @@ def _hand(game: PackingGame) -> dict[str, Any] | None:
         return None
     if game.outgrown:
         run = game.outgrown[0]
-        return {"name": run.name, "start": run.start, "size": min(2 * run.tokens, game.most(run.name))}
+        return _hand_outgrown(game, run)
     if game.waiting:
         head = game.waiting[0]
-        size = min(max(game.wanted, game.least(head.name)), game.most(head.name))
-        start = game.holes[0][0] if game.holes else 0
         return {
             "name": head.name,
-            "start": start,
-            "size": size,
+            "start": _best_start(game.holes, game.wanted),
+            "size": game.wanted,
             "least": game.least(head.name),
             "most": game.most(head.name),
         }
     return None
+
+
+def _hand_outgrown(game: PackingGame, run: Run) -> dict[str, Any]:
+    """Twice its size, where it is if it can grow there, else in the first hole that is large enough."""
+    size = min(2 * run.tokens, game.most(run.name))
+    behind = dict(game.holes).get(run.stop, 0)
+    elsewhere = None if run.size + behind >= size else first_fit(game.holes, size)
+    return {"name": run.name, "start": run.start if elsewhere is None else elsewhere, "size": size}
+
+
+def _best_start(holes: list[Hole], size: int) -> int:
+    """Where to aim first: at the first hole that is large enough, else at the largest one."""
+    found = first_fit(holes, size)
+    return max(holes, key=lambda hole: hole[1], default=(0, 0))[0] if found is None else found
 
 
 def _score(game: PackingGame) -> dict[str, Any]:

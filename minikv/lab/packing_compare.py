@@ -14,7 +14,7 @@ from minikv.lab.packing_paged import play_paged
 from minikv.lab.packing_split import KINDS
 from minikv.lab.plots_memory import MemoryBars
 
-_COSTS = ("served", "copied", "dropped", "lost")
+_COSTS = ("served", "written", "copied", "dropped", "lost")
 
 
 class Compared:
@@ -32,7 +32,8 @@ class Compared:
         kinds = [kind for kind in KINDS if any(getattr(s.split, kind) for s in self.scores.values())]
         rows = [["", *(f"{kind} %" for kind in kinds), *_COSTS]]
         for name, score in self.scores.items():
-            costs = (score.served, score.tokens_copied, score.dropped, score.tokens_lost)
+            tokens = (score.tokens_written, score.tokens_copied)
+            costs = (score.served, *tokens, score.dropped, score.tokens_lost)
             rows.append([name, *(f"{getattr(score.split, kind):.1f}" for kind in kinds), *map(str, costs)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(

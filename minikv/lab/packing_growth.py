@@ -20,7 +20,9 @@ class Growth(NamedTuple):
     """One length."""
 
     tokens: int  # stored when memory is full
-    megabytes: float  # of K and V, which a contiguous run has to copy
+    mebibytes: float  # of K and V, which a contiguous run has to copy
+    copied: int  # tokens that lie elsewhere in the longer run
+    moved: int  # tokens that lie elsewhere after one more block
     grow: float  # seconds to make the run longer, the best of some
     append: float  # seconds for one more block, the best of some
 
@@ -42,10 +44,13 @@ class GrowthTimes:
         return self.rows[-1].append / self.rows[0].append
 
     def __repr__(self) -> str:
-        lines = ["tokens  MB copied  longer run, ms  one more block, ms"]
+        lines = [
+            "        a longer run             one more block",
+            "tokens  copied   MiB        ms  copied        ms",
+        ]
         for row in self.rows:
-            cells = f"{row.megabytes:9.1f}  {1000 * row.grow:14.3f}  {1000 * row.append:18.4f}"
-            lines.append(f"{row.tokens:6}  {cells}")
+            longer = f"{row.copied:6}  {row.mebibytes:4.0f}  {1000 * row.grow:8.3f}"
+            lines.append(f"{row.tokens:6}  {longer}  {row.moved:6}  {1000 * row.append:8.4f}")
         return "\n".join(lines)
 
 
@@ -70,6 +75,8 @@ def growth_times(
 
 def _measure(grow: Grow, tokens: int, floats: int, repeats: int) -> Growth:
     kv = torch.ones(tokens, floats)
+    longer = grow(kv, _BLOCK)
+    copied = 0 if longer.data_ptr() == kv.data_ptr() else tokens
     manager = KVCacheManager(tokens // _BLOCK + 1, _BLOCK)
     table = BlockTable(_BLOCK)
 
@@ -78,9 +85,15 @@ def _measure(grow: Grow, tokens: int, floats: int, repeats: int) -> Growth:
         manager.allocate(table, tokens)
         return _seconds(lambda: manager.allocate(table, tokens + 1))
 
+    manager.allocate(table, tokens)
+    before = table.slots(0, tokens)
+    manager.allocate(table, tokens + 1)
+    moved = int((before != table.slots(0, tokens)).sum())
     return Growth(
         tokens,
-        kv.nbytes / 1e6,
+        kv.nbytes / 2**20,
+        copied,
+        moved,
         min(_seconds(lambda: grow(kv, _BLOCK)) for _ in range(repeats)),
         min(append() for _ in range(5 * repeats)),
     )

@@ -64,7 +64,8 @@ def play_paged(game: PackingGame, block_size: int = 4) -> Paged:
         _step(day)
     day.finals.update((each.stay, each.request.total) for each in day.running)
     splits = [split(moment, day.finals) for moment in day.moments]
-    score = Score(game.steps, day.served, 0, day.dropped, day.lost, mean(splits).shares)
+    written = sum(len(moment.held) for moment in day.moments)
+    score = Score(game.steps, day.served, 0, day.dropped, day.lost, written, mean(splits).shares)
     return Paged(block_size, score, splits, day.slots)
 
 

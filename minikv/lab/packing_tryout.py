@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minikv.lab.exercises import check
+from minikv.lab.exercises.contiguous import as_holes
 from minikv.lab.packing import PackingGame
 from minikv.lab.packing_board import PackingBoard
 from minikv.lab.packing_requests import Hole, first_fit, merge
@@ -48,9 +49,9 @@ class PackingTryout:
 
         def watched(holes: list[Hole], size: int) -> int | None:
             said, right = place(list(holes), size), first_fit(holes, size)
-            if said != right or isinstance(said, bool):
+            if said != right or isinstance(said, bool | float):  # 10.0 == 10, but it is no slot
                 call = f"{name}({holes}, {size}) is {said!r}, should be {right!r}"
-                raise _Diverged(f"{call}: {self._why(said, size, right)}")
+                raise _Diverged(f"{call}. {self._why(said, size, right)}")
             return right
 
         return watched
@@ -59,7 +60,7 @@ class PackingTryout:
         """`joiner`, compared with ours at every call."""
 
         def watched(holes: list[Hole]) -> list[Hole]:
-            said, right = joiner(list(holes)), merge(holes)
+            said, right = as_holes(joiner(list(holes))), merge(holes)
             if said != right:
                 raise _Diverged(f"{name}({holes}) is {said!r}, should be {right}. {_difference(said, right)}")
             return right
@@ -69,17 +70,18 @@ class PackingTryout:
     def _why(self, said: Any, size: int, right: int | None) -> str:
         """What the wrong answer does to the game; marks the slots that it names."""
         if said is None:
-            return "the request waits, though it fits."
+            return "The request waits, though it fits."
         if isinstance(said, bool) or not isinstance(said, int):
-            return "an answer is the first slot to take, or None."
+            return "An answer is the first slot to take, a whole number, or None."
         self._aim = (said, size)
         if said < 0 or said + size > self.game.num_slots:
-            return f"I5 capacity: the memory has slots 0 to {self.game.num_slots - 1}."
+            return f"That breaks I5, capacity: the memory has slots 0 to {self.game.num_slots - 1}."
         for run in self.game.runs:
             if max(said, run.start) < min(said + size, run.stop):
                 slot = max(said, run.start)
-                return f"I1 conservation: slot {slot} is held by {run.name} and would be handed out again."
-        return f"it fits there, but first fit takes slot {right}."
+                whose = f"{run.name} holds slot {slot}, and it would be handed out again"
+                return f"That breaks I1, conservation: {whose}."
+        return f"It fits there, but first fit takes slot {right}."
 
 
 def try_place(
@@ -103,7 +105,7 @@ def try_place(
         if function is None:
             continue
         if not callable(function):
-            raise TypeError(f"try_place takes functions, not {function!r}; leave the brackets away")
+            raise TypeError(f"try_place takes functions, not {function!r}; leave off the brackets")
         if "not answered yet" in check(exercise, function).message:
             tried.said = f"{_name(function)} is not written yet."
             return tried
@@ -132,11 +134,11 @@ def _difference(said: Any, right: list[Hole]) -> str:
         return "An answer is a list of (start, size)."
     free = {slot for start, size in right for slot in range(start, start + size)}
     if len(slots) != len(set(slots)):
-        return "I1 conservation: a slot would be free twice."
+        return "That breaks I1, conservation: a slot would be free twice."
     if lost := free - set(slots):
-        return f"I1 conservation: slot {min(lost)} would be lost."
+        return f"That breaks I1, conservation: slot {min(lost)} would be lost."
     if more := set(slots) - free:
-        return f"I1 conservation: slot {min(more)} would be free and held."
+        return f"That breaks I1, conservation: slot {min(more)} would be free and held."
     return "No slot is lost, but holes that touch are still apart, or the order has changed."
 
 

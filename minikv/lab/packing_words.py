@@ -107,10 +107,10 @@ def taken(name: str, slot: int, run: Run) -> str:
 
 def fits_nowhere(name: str, size: int, free: int, largest: int) -> str:
     """Why a request waits."""
-    if free >= size:
-        reason = f"{free} are free, but the largest hole has {largest}: it fits nowhere"
-        return f"{name} wants {size} slots. {reason}."
-    return f"{name} wants {size} slots, and only {free} are free."
+    reason = f"{free} are free, but the largest hole has {largest}"
+    if free < size:
+        reason = f"only {free} {'is' if free == 1 else 'are'} free"
+    return f"With {counted(size, 'slot')}, {name} fits nowhere: {reason}."
 
 
 def slots(start: int, size: int) -> str:

@@ -68,7 +68,7 @@ def try_table(table_class: type) -> Tryout:
     Raises TypeError for anything but a class.
     """
     if not isinstance(table_class, type):
-        raise TypeError(f"try_table takes a class, not {table_class!r}; leave the brackets away")
+        raise TypeError(f"try_table takes a class, not {table_class!r}; leave off the brackets")
     if "not answered yet" in check("02.table", table_class).message:
         return Tryout(table_class.__name__, None, EventLog())
     bench = Workbench(num_blocks=7, block_size=4)
@@ -98,7 +98,7 @@ def try_manager(
     Raises TypeError for anything but a class.
     """
     if not isinstance(manager_class, type):
-        raise TypeError(f"try_manager takes a class, not {manager_class!r}; leave the brackets away")
+        raise TypeError(f"try_manager takes a class, not {manager_class!r}; leave off the brackets")
     name = manager_class.__name__
     if "not answered yet" in check(exercise, manager_class).message:
         return Tryout(name, None, EventLog())

@@ -83,7 +83,7 @@ def try_counts(counts_class: type) -> Tryout:
     Raises TypeError for anything but a class.
     """
     if not isinstance(counts_class, type):
-        raise TypeError(f"try_counts takes a class, not {counts_class!r}; leave the brackets away")
+        raise TypeError(f"try_counts takes a class, not {counts_class!r}; leave off the brackets")
     name = counts_class.__name__
     if "not answered yet" in check("04.refs", counts_class).message:
         return Tryout(name, None, EventLog())

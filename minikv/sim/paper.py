@@ -8,8 +8,8 @@ manager; what had to be assumed is printed under each table. Four things were fi
     time of a step                       so that 2 ShareGPT-like requests a second just fill the paged pool
     turnover of beams                    so that Fig. 15's beam-search savings come closest
 
-With these, the other figures are predictions: what vLLM fills, the other mean batches, and what parallel
-sampling saves.
+The other figures follow from these: how much of a full pool vLLM fills with tokens, the other mean batches,
+and what parallel sampling saves.
 """
 
 from __future__ import annotations

@@ -1,10 +1,31 @@
-"""Published figures, in one place, each with its source. Nothing else in minikv types them in.
-
-PagedAttention: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
-PagedAttention", SOSP 2023, arXiv 2309.06180.
-"""
+"""Published figures, in one place, each with its source. Nothing else in minikv types them in."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    """A publication. As text: what to print beside its figures."""
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+    arxiv: str
+
+    def __str__(self) -> str:
+        return f"{self.authors}, {self.venue} {self.year}, arXiv {self.arxiv}"
+
+
+# Everything below is from here.
+PAGED_ATTENTION = Source(
+    "Kwon et al.",
+    "Efficient Memory Management for Large Language Model Serving with PagedAttention",
+    "SOSP",
+    2023,
+    "2309.06180",
+)
 
 # Table 1: OPT-13B on one A100 with 40 GB has 12 GB for KV, that is 15.7 K token slots.
 OPT_13B_SLOTS = 15_700

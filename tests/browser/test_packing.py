@@ -16,7 +16,7 @@ GAME = "from minikv.lab import PackingGame\ngame = PackingGame(seed=8)\ngame.boa
 # What must be legible. Where a pattern lies behind words, they have a ground of their own.
 TEXTS = [
     *(".mk-step", ".mk-sentence", ".mk-aim", ".mk-facts", ".mk-chip", ".mk-chip b", ".mk-more", ".mk-size"),
-    *(".mk-slot.is-written", ".mk-first", ".mk-legend span", ".mk-label", ".mk-label small", ".mk-tile"),
+    *(".mk-slot.is-written", ".mk-first", ".mk-legend span", ".mk-label", ".mk-foot .mk-hint", ".mk-tile"),
     *(".mk-card em", ".mk-button.is-first", ".mk-part span"),
 ]
 
@@ -260,7 +260,7 @@ def test_screen_readers_hear_the_state_and_every_move(lab: Lab) -> None:
 def test_enough_is_free_and_yet_it_fits_nowhere(lab: Lab) -> None:
     page, board = shown_board(lab, "aha", played(8, "max"))
     expect(board.locator(".mk-aim")).to_have_text(
-        "D wants 30 slots. 40 are free, but the largest hole has 28: it fits nowhere. "
+        "With 30 slots, D fits nowhere: 40 are free, but the largest hole has 28. "
         "This is external fragmentation."
     )
     expect(strip(board).locator(".is-external")).to_have_count(40)
@@ -268,6 +268,50 @@ def test_enough_is_free_and_yet_it_fits_nowhere(lab: Lab) -> None:
     press(page, board, "- -")
     expect(board.locator(".mk-aim")).to_contain_text("✓ D would get slots 0 to 27")
     expect(strip(board).locator(".is-external")).to_have_count(0)
+
+
+CROWD = """from minikv.lab import PackingGame
+from minikv.lab.packing_requests import PackingRequest
+crowd = [PackingRequest(name, prompt, 8) for name, prompt in zip("ABC", (4, 4, 2))]
+game = PackingGame(num_slots=24, max_new_tokens=8, requests=crowd)
+for name, start, size in (("A", 0, 6), ("B", 6, 10), ("C", 16, 5)):
+    game.place(name, start, size)
+game.step(), game.step()
+game.board()"""
+
+
+def test_advice_is_something_that_can_be_done(lab: Lab) -> None:
+    page, board = shown_board(lab, "advice", CROWD)
+    expect(board.locator(".mk-aim")).to_have_text(
+        "With 12 slots, A fits nowhere: of the other slots 3 are free, side by side at most 3. "
+        "Nothing above 6 fits: move or shrink a neighbour (M), or drop it."
+    )
+    strip(board).focus()
+    press(page, board, "m m Home ArrowRight")  # B, which may shrink, aimed where it cannot go
+    expect(board.locator(".mk-aim")).to_contain_text("✗ B cannot go there: slot 1 is A's")
+    press(page, board, "Escape d")
+    expect(board.get_by_role("region", name="In hand")).to_contain_text("answer: more than 2, 8 at most")
+    expect(board.locator(".mk-size")).to_have_text("12 slots = 4 for the prompt + 8")
+    expect(board.locator(".mk-aim")).to_have_text(
+        "With 12 slots, A fits nowhere: only 9 are free. Reserve 6 or fewer, or let time run."
+    )
+
+
+def test_an_aim_that_cannot_be_goes_to_a_hole_as_soon_as_there_is_one(lab: Lab) -> None:
+    page, board = shown_board(lab, "jump", played(8, "max"))
+    strip(board).focus()
+    press(page, board, "End n")
+    expect(board.locator(".mk-sentence")).to_contain_text("B has ended")
+    expect(board.locator(".mk-aim")).to_contain_text("✓ D would get slots 0 to 29")
+    press(page, board, "u End - -")
+    expect(board.locator(".mk-aim")).to_contain_text("✓ D would get slots 0 to 27")
+
+
+def test_an_aim_over_a_taken_slot_leaves_its_letter_legible(lab: Lab) -> None:
+    _, board = shown_board(lab, "over", CROWD)
+    mark = slot(board, 7).locator(".mk-aim-mark.is-clash")
+    sizes = mark.evaluate("(node) => getComputedStyle(node).backgroundSize")
+    assert sizes == "100% 6px, 100% 6px", "above and below the letter only"
 
 
 def test_the_end_shows_the_same_requests_paged(lab: Lab) -> None:
@@ -280,6 +324,7 @@ def test_the_end_shows_the_same_requests_paged(lab: Lab) -> None:
     result = board.locator(".mk-result")
     expect(result).to_be_visible()
     expect(result).to_contain_text("The same requests, paged")
+    expect(result.locator(".mk-who")).to_have_text(["You", "Paged"])
     expect(result.locator(".mk-strip .mk-slot")).to_have_count(96)
     expect(result.locator(".mk-number")).to_have_count(10)
     expect(board.locator(".mk-column i.is-kind-unknown")).to_have_count(0)

@@ -109,6 +109,46 @@ def test_a_dropped_request_comes_back_first_and_starts_again() -> None:
     assert strip(game) == "BBBbbbb·····"
 
 
+def test_what_a_dropped_request_has_shown_is_remembered() -> None:
+    game = PackingGame(num_slots=30, num_steps=9, requests=(PackingRequest("A", 2, 20), B))
+    game.place("A", 0, 4)
+    game.step(), game.step()
+    assert game.seen("A") == 0
+    game.drop("A")
+    assert (game.seen("A"), game.wanted) == (4, 8), "not 4 again: that was too little"
+    game.place("A", 0, 26)
+    assert game.wanted == 27, "B gets as much room as A was given, and never was dropped"
+    game.drop("A")
+    assert game.seen("A") == 4, "dropped at once, with 2 tokens: nothing new"
+    game.undo(), game.undo(), game.undo()
+    assert game.seen("A") == 0
+
+
+def test_who_played_to_the_end() -> None:
+    game = small(num_steps=2)
+    assert game.player == "You"
+    game.play("max", steps=1)
+    assert game.player == "You", "it is not over"
+    game.play("double")
+    assert game.player == "double"
+    game.undo()
+    assert game.player == "You"
+    game.step()
+    assert game.is_over and game.player == "You"
+
+
+def test_every_token_of_an_answer_that_is_written_counts() -> None:
+    game = small()
+    game.place("A", 0, 6)
+    game.step()
+    game.place("B", 6, 6)
+    game.step()
+    assert game.score.tokens_written == 3
+    game.drop("B")
+    assert (game.score.tokens_written, game.score.tokens_lost) == (3, 1)
+    assert play_paged(game, block_size=2).score.tokens_written == 6, "A, B and C in both steps"
+
+
 def test_holes_and_what_fits() -> None:
     game = small()
     game.place("A", 0, 5)
@@ -344,7 +384,8 @@ def test_rules_and_places_may_be_functions() -> None:
     by_name, by_function = PackingGame(8), PackingGame(8)
     by_name.play("max", "best")
     by_function.play(lambda request, tokens, most: request.prompt + most, best_fit)
-    assert by_name._state == by_function._state
+    assert (by_name.player, by_function.player) == ("max", "Your rule")
+    assert (by_name.runs, by_name.splits) == (by_function.runs, by_function.splits)
     for wrong in ({"reserve": "guess"}, {"place": "worst"}):
         with pytest.raises(ValueError, match=r"there is no rule '(guess|worst)'; there are"):
             PackingGame(8).play(**wrong)

@@ -270,7 +270,7 @@ def test_code_that_raises_is_shown_and_nonsense_is_refused():
             raise RuntimeError("still thinking")
 
     assert "the run stops with RuntimeError: still thinking" in try_counts(Unfinished).said
-    with pytest.raises(TypeError, match="leave the brackets away"):
+    with pytest.raises(TypeError, match="leave off the brackets"):
         try_counts(MyRefCounts(4))
 
 

@@ -119,7 +119,7 @@ def test_code_that_raises_is_shown():
             raise RuntimeError("not at all")
 
     assert try_manager(Unborn).said == "the run stops with RuntimeError: not at all"
-    with pytest.raises(TypeError, match="leave the brackets away"):
+    with pytest.raises(TypeError, match="leave off the brackets"):
         try_manager(Unborn.__init__)
 
 

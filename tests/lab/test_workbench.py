@@ -171,5 +171,5 @@ def test_a_run_that_stops_does_not_say_that_all_was_right():
             raise RuntimeError("still thinking")
 
     assert "No wrong slot was seen before that" in repr(try_table(Unfinished))
-    with pytest.raises(TypeError, match="leave the brackets away"):
+    with pytest.raises(TypeError, match="leave off the brackets"):
         try_table(BlockTable(4))

@@ -259,7 +259,7 @@ def _table(rng: random.Random) -> Exercise:
 
 def _judge_table(answer: Any) -> Verdict:
     if not isinstance(answer, type):
-        return Verdict(False, f"the answer is a class, not {answer!r}; leave the brackets away")
+        return Verdict(False, f"the answer is a class, not {answer!r}; leave off the brackets")
     for block_size, offset, ids in (
         (4, 0, (7, 3, 12)),
         (4, 2, (7, 3, 12)),

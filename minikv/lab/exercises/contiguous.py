@@ -30,7 +30,7 @@ def _waste(rng: random.Random) -> Exercise:
         question=f"A prompt has {prompt} tokens. For its answer {room} slots are reserved, max_new_tokens. "
         f"The answer ends after {answer} tokens, which are all stored. What share of the reservation was "
         "never used, in per cent?",
-        judge=number(share, f"{unused} of {size} slots: {share} %", slips),
+        judge=_per_cent(number(share, f"{unused} of {size} slots: {share} %", slips), share),
         hints=(
             "How many slots are reserved in all, those of the prompt included?",
             f"{prompt} + {room} = {size} slots, and {prompt} + {answer} of them were filled.",
@@ -38,8 +38,24 @@ def _waste(rng: random.Random) -> Exercise:
         ),
         solution=f"({room} - {answer}) / ({prompt} + {room}) = {unused} / {size} = {share} %",
         right=share,
-        wrong=tuple((why, value) for value, why in slips.items()),
+        wrong=(("a fraction", share / 100), *((why, value) for value, why in slips.items())),
     )
+
+
+def _per_cent(judge: Callable[[Any], Verdict], share: int) -> Callable[[Any], Verdict]:
+    """`judge`, but "55 %" is 55, and of 0.55 it is said what it is."""
+
+    def lenient(answer: Any) -> Verdict:
+        if isinstance(answer, str):
+            try:
+                answer = float(answer.removesuffix("%"))
+            except ValueError:
+                return judge(answer)
+        if answer == share / 100:
+            return Verdict(False, f"that is the fraction; {answer} of all slots is how many per cent?")
+        return judge(answer)
+
+    return lenient
 
 
 # ---- 01.kinds: reserved for later, or internal fragmentation? -------------------------------
@@ -77,11 +93,13 @@ def _kinds(rng: random.Random) -> Exercise:
 
 def _pair(value: tuple[int, int], slips: dict[tuple[int, int], str]) -> Callable[[Any], Verdict]:
     def judge(answer: Any) -> Verdict:
-        if not isinstance(answer, tuple) or len(answer) != 2:
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
             return Verdict(False, f"the answer is two numbers, as in (3, 4), not {answer!r}")
+        answer = tuple(answer)
         if answer == value:
             return Verdict(True, f"{value[0]} will be filled later, {value[1]} never")
-        return Verdict(False, slips.get(answer, f"{answer} is not right; hint(…) helps"))
+        why = next((why for slip, why in slips.items() if slip == answer), None)
+        return Verdict(False, why or f"{answer} is not right; hint(…) helps")
 
     return judge
 
@@ -131,6 +149,7 @@ def _copied(rng: random.Random) -> Exercise:
     copied = sum(moves)
     slips = {
         moves[-1]: "that is the last move only",
+        copied - moves[-1]: f"a move is missing: the reservation of {moves[-1]} was full once, too",
         copied + last: "the last reservation is never full, so nothing is copied out of it",
         copied - first: "the first reservation was full once, too",
         total: "that is how many tokens are stored at the end",
@@ -194,6 +213,14 @@ def _zero_for_none(holes, size):
     return next((start for start, room in holes if room >= size), 0)
 
 
+def _minus_one_for_none(holes, size):
+    return next((start for start, room in holes if room >= size), -1)
+
+
+def _as_float(holes, size):
+    return next((float(start) for start, room in holes if room >= size), None)
+
+
 def _place(rng: random.Random) -> Exercise:
     return Exercise(
         question="Write place(holes, size): the start of the first hole with at least `size` slots, or None "
@@ -215,6 +242,8 @@ def _place(rng: random.Random) -> Exercise:
             ("adds up holes that do not touch", _by_what_is_free),
             ("answers with the number of the hole", _index),
             ("0 is a slot, not 'nowhere'", _zero_for_none),
+            ("-1 for nowhere", _minus_one_for_none),
+            ("a slot is no float", _as_float),
             ("untouched starter", lambda holes, size: ...),
         ),
     )
@@ -232,22 +261,33 @@ _HOLES: tuple[list[tuple[int, int]], ...] = (
 def _judge_place(answer: Any) -> Verdict:
     if not callable(answer):
         return Verdict(False, f"the answer is a function, not {answer!r}")
+    name = _name(answer)
     for holes in _HOLES:
         for size in range(1, 11):
             try:
                 said = answer(list(holes), size)
             except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
-                return Verdict(False, f"place({holes}, {size}) raised {type(error).__name__}: {error}")
+                return Verdict(False, f"{name}({holes}, {size}) raised {type(error).__name__}: {error}")
             if said is ...:
                 return Verdict(False, "not answered yet: the function still returns ...")
             fitting = [start for start, room in holes if room >= size]
-            if said != (fitting[0] if fitting else None) or isinstance(said, bool):
-                return _misplaced(holes, size, said, fitting)
+            if said != (fitting[0] if fitting else None) or isinstance(said, bool | float):
+                return _misplaced(f"{name}({holes}, {size}) is {said!r}", holes, said, fitting)
     return Verdict(True, "right for 5 memories and 10 sizes each")
 
 
-def _misplaced(holes: list[tuple[int, int]], size: int, said: Any, fitting: list[int]) -> Verdict:
-    call = f"place({holes}, {size}) is {said!r}, should be {fitting[0] if fitting else None}"
+def _name(function: Any) -> str:
+    """What the learner calls it."""
+    return getattr(function, "__name__", "the function")
+
+
+def _misplaced(found: str, holes: list[tuple[int, int]], said: Any, fitting: list[int]) -> Verdict:
+    """What is wrong with `said`; `found` tells the call and what it gave."""
+    call = f"{found}, should be {fitting[0] if fitting else None}"
+    if isinstance(said, float):
+        return Verdict(False, f"{call}; a slot has a whole number")
+    if not fitting and said == -1:
+        return Verdict(False, f"{call}; where nothing fits the answer is None, not -1")
     if said is None or said in fitting or isinstance(said, bool) or not isinstance(said, int):
         return Verdict(False, call)
     room = next((start + room - said for start, room in holes if start <= said < start + room), 0)
@@ -343,15 +383,23 @@ def _judge_merge(answer: Any) -> Verdict:
         return Verdict(False, f"the answer is a function, not {answer!r}")
     for holes in _PIECES:
         try:
-            said = answer(list(holes))
+            said = as_holes(answer(list(holes)))
         except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
-            return Verdict(False, f"merge({holes}) raised {type(error).__name__}: {error}")
+            return Verdict(False, f"{_name(answer)}({holes}) raised {type(error).__name__}: {error}")
         if said is ...:
             return Verdict(False, "not answered yet: the function still returns ...")
         right = _my_merge(holes)
         if said != right:
-            return Verdict(False, f"merge({holes}) is {said!r}, should be {right}", _broken(said, right))
+            found = f"{_name(answer)}({holes}) is {said!r}, should be {right}"
+            return Verdict(False, found, _broken(said, right))
     return Verdict(True, "right for 6 memories: nothing is lost, and nothing that touches is apart")
+
+
+def as_holes(said: Any) -> Any:
+    """A list of holes where each may be a list, too, as in [[4, 3]]; anything else as it is."""
+    if not isinstance(said, list):
+        return said
+    return [tuple(hole) if isinstance(hole, list) else hole for hole in said]
 
 
 def _broken(said: Any, right: list[tuple[int, int]]) -> str | None:

@@ -445,7 +445,7 @@ _SMALL = (  # block size 1: every token needs a block
 
 def _judge_manager(answer: Any) -> Verdict:
     if not isinstance(answer, type):
-        return Verdict(False, f"the answer is a class, not {answer!r}; leave the brackets away")
+        return Verdict(False, f"the answer is a class, not {answer!r}; leave off the brackets")
     for num_blocks, block_size, offset, story in ((8, 4, 2, _STORY), (3, 1, 0, _SMALL)):
         tables = {"A": BlockTable(block_size), "B": BlockTable(block_size)}
         tables["C"] = BlockTable(block_size, offset)

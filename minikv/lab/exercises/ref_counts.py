@@ -571,7 +571,7 @@ _TWO_TABLES: tuple[Call, ...] = (
 
 def _judge_refs(answer: Any) -> Verdict:
     if not isinstance(answer, type):
-        return Verdict(False, f"the answer is a class, not {answer!r}; leave the brackets away")
+        return Verdict(False, f"the answer is a class, not {answer!r}; leave off the brackets")
     try:
         untouched = answer(1)
         if _outcome(getattr(untouched, "drop", None), (untouched.take(),)) is ...:

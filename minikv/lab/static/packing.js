@@ -133,17 +133,17 @@ class View {
     this.legend = element("div", { class: "mk-legend" });
     this.columns = element("div", { class: "mk-columns", role: "img" });
     this.tiles = element("div", { class: "mk-tiles" });
-    const line = (label, hint, ...parts) => {
+    const line = (label, ...parts) => {
       const words = element("div", { class: "mk-label" }, label);
-      if (hint) words.append(element("small", {}, hint));
       return element("div", { class: "mk-line" }, words, element("div", {}, ...parts));
     };
+    const grey = "Grey is not decided yet. When a request ends, its grey parts in earlier columns change colour.";
     return element(
       "footer",
       { class: "mk-foot" },
-      line("Slots now", "", this.bar, this.legend),
-      line("So far", "each step, split again when more is known", this.columns),
-      line("Score", "", this.tiles),
+      line("Slots now", this.bar, this.legend),
+      line("So far", this.columns, element("p", { class: "mk-hint" }, grey)),
+      line("Score", this.tiles),
     );
   }
 
@@ -232,11 +232,21 @@ class View {
     }
     const { name, run } = subject;
     const basis = run ? `${name} ${run.start} ${run.size} ${run.tokens}` : name;
-    if (this.aim?.basis === basis) return;
+    if (this.aim?.basis === basis) {
+      if (!this.refusal && this.judge().clash) this.aim.start = this.bestStart(this.aim); // others came and went
+      return;
+    }
     const { hand, aim } = this.state;
     const own = hand?.name === name ? hand : run; // one picked on purpose: where it is, as large as it is
     const [start, size] = (this.aim ? null : aim) ?? [own.start, clamp(own.size, subject.least, subject.most)];
     this.aim = { name, basis, start, size };
+  }
+
+  bestStart({ start, size }) {
+    // The first hole that is large enough, else the largest one; it stays where there is none.
+    const { holes } = this.state;
+    const largest = Math.max(0, ...holes.map(([, room]) => room));
+    return holes.find(([, room]) => room >= Math.min(size, largest))?.[0] ?? start;
   }
 
   place() {
@@ -262,6 +272,7 @@ class View {
     if (!subject) return;
     this.refusal = "";
     this.aim.size = clamp(this.aim.size + by, subject.least, subject.most);
+    if (this.fit.nowhere && !this.judge().nowhere && this.judge().clash) this.aim.start = this.bestStart(this.aim);
     this.redraw();
   }
 
@@ -428,7 +439,6 @@ class View {
     this.endDrag();
     if (!drag) return;
     if (drag.moved && drag.over) this.place();
-    
   }
 
   endDrag() {
@@ -461,7 +471,7 @@ class View {
   }
 
   judge() {
-    // Whether the aim is right, as the rules will judge it: {clash, reason, nowhere, short}.
+    // Whether the aim is right, as the rules will judge it: {clash, reason, nowhere, room, …}.
     const { state, aim, subject } = this;
     if (!aim || !subject) return { clash: false };
     const free = state.holes.reduce((sum, [, size]) => sum + size, 0);
@@ -470,7 +480,7 @@ class View {
     const behind = state.holes.find(([start]) => subject.run && start === subject.start + subject.size)?.[1] ?? 0;
     const room = Math.max(largest, subject.run ? subject.size + behind : 0);
     const nowhere = aim.size > room;
-    const found = { free, largest, grows, nowhere, scattered: nowhere && free >= aim.size && !subject.run };
+    const found = { free, largest, room, grows, nowhere, scattered: nowhere && free >= aim.size && !subject.run };
     const stop = aim.start + aim.size;
     for (const run of state.runs) {
       const own = run.name === aim.name;
@@ -523,7 +533,8 @@ class View {
 
   facts(subject) {
     const most = subject.most - subject.prompt;
-    if (!subject.run) return `prompt ${counted(subject.prompt, "token")} · answer: nobody knows, ${most} at most`;
+    const known = subject.seen ? `more than ${subject.seen - subject.prompt}` : "nobody knows";
+    if (!subject.run) return `prompt ${counted(subject.prompt, "token")} · answer: ${known}, ${most} at most`;
     const written = `${subject.tokens} of ${counted(subject.size, "slot")} written`;
     return subject.run.outgrown ? `${written}, and it goes on: grow, move or drop it` : `${written}, from slot ${subject.start} on`;
   }
@@ -635,16 +646,25 @@ class View {
     const { state, aim, subject, fit } = this;
     if (this.refusal) return `✗ Refused: ${this.refusal}.`;
     if (!aim || !subject) return state.over ? "" : "Let time run.";
-    const { name, size } = aim;
-    if (fit.scattered) {
-      return `${name} wants ${size} slots. ${fit.free} are free, but the largest hole has ${fit.largest}: it fits nowhere. This is external fragmentation.`;
-    }
-    if (fit.nowhere && subject.run) {
-      return `${name} wants ${size} slots. ${fit.free} others are free, the largest hole has ${fit.largest}: reserve less, or drop it.`;
-    }
-    if (fit.nowhere) return `${name} wants ${size} slots, and only ${fit.free} are free. Reserve less, or let time run.`;
-    if (fit.clash) return `✗ ${name} cannot go there: ${fit.reason}.`;
+    if (fit.nowhere) return this.nowhere(subject, aim);
+    if (fit.clash) return `✗ ${aim.name} cannot go there: ${fit.reason}.`;
     return `✓ ${this.plan(subject, aim)}`;
+  }
+
+  nowhere(subject, { name, size }) {
+    // Why it fits nowhere, and what can be done: only what the rules allow now.
+    const { free, largest, room, scattered } = this.fit;
+    const wants = `With ${size} slots, ${name} fits nowhere:`;
+    if (scattered) return `${wants} ${free} are free, but the largest hole has ${largest}. This is external fragmentation.`;
+    const yields = (run) => run.name !== name && (run.least <= largest || run.least < run.size);
+    const neighbour = this.state.runs.some(yields) ? "move or shrink a neighbour (M), " : "";
+    if (subject.run) {
+      const why = `${wants} of the other slots ${free} are free, side by side at most ${largest}.`;
+      if (subject.least > room) return `${why} Nothing above ${subject.tokens} fits: ${neighbour}or drop it.`;
+      return `${why} Reserve ${room} or fewer, ${neighbour}or drop it.`;
+    }
+    const less = subject.least > room ? "" : `Reserve ${room} or fewer, or let`;
+    return `${wants} only ${free} ${free === 1 ? "is" : "are"} free. ${less || "Let"} time run.`;
   }
 
   plan(subject, { name, start, size }) {
@@ -701,13 +721,13 @@ class View {
   }
 
   drawResult() {
-    const { over, paged, score, columns } = this.state;
+    const { over, paged, score, columns, player } = this.state;
     this.result.hidden = !over || !paged;
     if (this.result.hidden) return;
     const headings = ["", "", "tokens", "served", "copied", "dropped", "tokens lost"].map((words, place) =>
       element("span", { class: `mk-heading${place === 1 ? " is-bar" : ""}` }, words),
     );
-    const table = element("div", { class: "mk-compare" }, ...headings, ...resultRow("Reserved", score), ...resultRow("Paged", paged.score));
+    const table = element("div", { class: "mk-compare" }, ...headings, ...resultRow(player, score), ...resultRow("Paged", paged.score));
     const title = element("h3", {}, "The same requests, paged", element("span", {}, `blocks of ${paged.block_size} slots, taken when they are needed`));
     const strip = element("div", { class: "mk-strip is-small", "aria-hidden": "true" });
     strip.style.setProperty("--columns", columns);
