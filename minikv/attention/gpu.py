@@ -19,7 +19,7 @@ from minikv.attention.tables import TableArray, as_arrays, as_tables
 from minikv.pool import BlockPool, ReadTable
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton looks at it when a kernel is defined
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton looks at it when it is first imported
 
 try:
     import triton
@@ -28,6 +28,12 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         'backend="triton" needs Triton, which comes with torch\'s CUDA builds; on Linux: pip install triton'
     ) from error
+
+if os.environ.get("TRITON_INTERPRET") == "1" and isinstance(tl.sum, triton.JITFunction):
+    raise RuntimeError(
+        "there is no CUDA GPU, and something else imported Triton before its interpreter was asked for; "
+        "set TRITON_INTERPRET=1 before Python starts"
+    )
 
 ROWS = 16  # in a program; the smallest matrix product that a GPU offers
 PART = 512  # tokens; at least one block

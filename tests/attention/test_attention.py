@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -296,6 +298,17 @@ def test_lengths(lengths: list[int], error: type[Exception], backend: str) -> No
 def test_an_unknown_backend_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'fast' is unknown; there are 'auto' and 'reference', 'gather'"):
         read(store([5], 4), torch.randn(1, 4, HEAD_DIM), "fast")
+
+
+@pytest.mark.skipif(not WITH_TRITON, reason="there is no Triton here")
+def test_triton_that_came_too_early_is_named() -> None:
+    """Something else, such as transformers, may import Triton before anybody asks for the interpreter."""
+    lines = ("import triton", "try:", "    import minikv.attention.gpu", "except RuntimeError as error:")
+    command = [sys.executable, "-c", "\n".join([*lines, "    print(error)"])]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    expected = "" if torch.cuda.is_available() else "set TRITON_INTERPRET=1 before Python starts"
+    assert expected in done.stdout
 
 
 def test_a_function_of_ones_own_may_read() -> None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
+
+WIDTH = 96  # letters in a line
+
+
+def folded(text: str, indent: str = "") -> str:
+    """Lines that a notebook shows whole: longer ones it breaks in the middle of a word."""
+    return "\n".join(
+        fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    )
 
 
 @dataclass(frozen=True)
@@ -17,7 +28,7 @@ class Verdict:
 
     def __repr__(self) -> str:
         broken = f" [breaks {self.invariant}]" if self.invariant else ""
-        return f"{'✓' if self.ok else '✗'} {self.message}{broken}"
+        return folded(f"{'✓' if self.ok else '✗'} {self.message}{broken}", indent="  ")
 
 
 @dataclass(frozen=True)
