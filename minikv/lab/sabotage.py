@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minikv.lab.switches import books, contiguous, counts, reading
+from minikv.lab.switches import books, contiguous, counts, loop, reading, storage
 from minikv.lab.switches.switch import Switch
 from minikv.lab.workbench import Workbench
 
@@ -21,6 +21,8 @@ SWITCHES: dict[str, Switch] = {
     **contiguous.SWITCHES,
     **books.SWITCHES,
     **counts.SWITCHES,
+    **loop.SWITCHES,
+    **storage.SWITCHES,
 }
 
 

@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minikv.lab.exercises import blocks_and_tables, contiguous, manager, ref_counts, start_here
-from minikv.lab.exercises.exercise import Exercise, Verdict
+from minikv.lab.exercises import blocks_and_tables, contiguous, decode, manager, pool, ref_counts, start_here
+from minikv.lab.exercises.exercise import Exercise, Verdict, folded
 
 __all__ = ["EXERCISES", "Exercise", "Variant", "Verdict", "check", "get", "hint", "solution", "variant"]
 
@@ -25,6 +25,8 @@ EXERCISES: dict[str, Callable[[random.Random], Exercise]] = {
     **blocks_and_tables.EXERCISES,
     **manager.EXERCISES,
     **ref_counts.EXERCISES,
+    **pool.EXERCISES,
+    **decode.EXERCISES,
 }
 WITH_VARIANTS = (
     *start_here.WITH_VARIANTS,
@@ -32,6 +34,8 @@ WITH_VARIANTS = (
     *blocks_and_tables.WITH_VARIANTS,
     *manager.WITH_VARIANTS,
     *ref_counts.WITH_VARIANTS,
+    *pool.WITH_VARIANTS,
+    *decode.WITH_VARIANTS,
 )
 
 _hints_given: dict[str, int] = {}
@@ -56,7 +60,7 @@ class Variant:
         return check(self.id, answer)
 
     def __repr__(self) -> str:
-        return f"{self.id}: {self.exercise.question}"
+        return folded(f"{self.id}: {self.exercise.question}")
 
 
 def get(id: str) -> Exercise:
@@ -85,7 +89,7 @@ def hint(id: str) -> Text:
     given = min(_hints_given.get(id, 0), 2)
     _hints_given[id] = given + 1
     more = f"   ({2 - given} more)" if given < 2 else "   (the last one; solution(…) shows the answer)"
-    return Text(f"Hint {given + 1}: {exercise.hints[given]}{more}")
+    return Text(folded(f"Hint {given + 1}: {exercise.hints[given]}{more}"))
 
 
 def solution(id: str) -> Text:
