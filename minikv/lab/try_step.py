@@ -225,7 +225,7 @@ class Beside:
             if field == "token_ids":
                 seen, should = seen[-3:], should[-3:]
             if field in ("tokens", "chosen", "token_ids"):
-                seen, should = self._in_words(seen, should), self._in_words(should, should)
+                seen, should = self._in_words(seen, should), self._in_words(should, seen)
             self._blame(
                 f"In {name}'s step at position {right.positions[0]} {says} {seen}; ours: {should}.",
                 invariant,

@@ -258,7 +258,10 @@ def _step(rng: random.Random) -> Exercise:
 
 
 def _judge_step(answer: Any) -> Verdict:
-    from minikv.lab.try_step import in_a_full_pool, try_step  # it runs the model, and needs `check` of this package
+    from minikv.lab.try_step import (
+        in_a_full_pool,
+        try_step,
+    )  # it runs the model, and needs `check` of this package
 
     if not callable(answer):
         return Verdict(False, f"the answer is a function, not {answer!r}")
