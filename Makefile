@@ -74,7 +74,7 @@ $(STAMP): pyproject.toml constraints.txt $(LAB_SETTINGS) $(if $(STALE),again)
 		rm -rf .venv && $(PYTHON) -m venv .venv || exit 1; \
 	fi
 	@rm -f $(STAMP) && touch $(UNFINISHED)
-	@echo '== Installing minikv and what it needs into .venv (the first time: some minutes, about 1 GB or more)'
+	@echo '== Installing minikv and what it needs into .venv (the first time: some minutes, 2 GB or more)'
 	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[test,train]'
 	@mkdir -p .venv/etc/jupyter/labconfig && cp $(LAB_SETTINGS) .venv/etc/jupyter/labconfig
 	@echo '== Compiling the attention kernel (half a minute, once)'

@@ -58,15 +58,17 @@ def test_prompts_lie_on_both_sides_of_every_block_boundary(cases: list[Case]) ->
     assert len({tuple(case.prompt) for case in cases}) == 200
 
 
+@pytest.mark.parametrize("backend", ["gather", "cpu"])
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
-def test_single_requests(model: GPT2, cases: list[Case], block_size: int) -> None:
-    assert_exact(compare(model, cases, block_size), tokens=200 * 6)
+def test_single_requests(model: GPT2, cases: list[Case], block_size: int, backend: str) -> None:
+    assert_exact(compare(model, cases, block_size, backend), tokens=200 * 6)
 
 
+@pytest.mark.parametrize("backend", ["gather", "cpu"])
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
-def test_mixed_batches(model: GPT2, cases: list[Case], block_size: int) -> None:
+def test_mixed_batches(model: GPT2, cases: list[Case], block_size: int, backend: str) -> None:
     mixed = random.Random(block_size).sample(cases, len(cases))
-    assert_exact(compare(model, mixed, block_size, batch=BATCH), tokens=200 * 6)
+    assert_exact(compare(model, mixed, block_size, backend, BATCH), tokens=200 * 6)
 
 
 @pytest.mark.parametrize("batch", [1, BATCH])
@@ -96,7 +98,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("backend", ["gather", "reference"])
+@pytest.mark.parametrize("backend", ["gather", "reference", "cpu"])
 def test_the_real_shape_of_gpt2(large: Path, backend: str) -> None:
     model = GPT2.from_pretrained(large)
     assert model.num_parameters == 124_439_808
