@@ -1,5 +1,7 @@
 """What can go wrong, by name. An error names the value, the limit and the way out, and changes nothing."""
 
+from typing import Any
+
 
 class KVCacheError(Exception):
     """Misuse of the cache; every error below is one."""
@@ -19,6 +21,10 @@ class RefCountError(KVCacheError):
 
 class OutOfBlocksError(KVCacheError):
     """A block was needed and none was free; free a request or evict, then try again."""
+
+
+class RequestTooLargeError(OutOfBlocksError):
+    """A request that could not run even if it had the whole cache for itself."""
 
 
 class StaleTableError(KVCacheError):
@@ -41,6 +47,19 @@ class InvariantError(KVCacheError):
         super().__init__(f"{invariant} {message}")
         self.invariant = invariant
         self.block_id = block_id
+
+
+class RequestError(Exception):
+    """A request that did not end well.
+
+    Attributes:
+        request: its name. status: "timeout", "cancelled", "oom" or "failed"; then __cause__ says why.
+        completions: what there was of its texts.
+    """
+
+    def __init__(self, request: str, status: str, completions: list[Any]) -> None:
+        super().__init__(f"request {request} ended as {status}")
+        self.request, self.status, self.completions = request, status, completions
 
 
 class CheckpointError(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index as as_int
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class GPT2:
 
     Attributes:
         num_layers, num_heads, head_dim, context, vocab_size: its shape. context is in tokens.
+        eos_token_ids: the tokens that end a text.
         tokenizer: encode and decode; None if the checkpoint has no tokenizer.json.
     """
 
@@ -59,6 +61,8 @@ class GPT2:
         self.head_dim = self.width // self.num_heads
         self.context: int = config["n_positions"]
         self.vocab_size: int = config["vocab_size"]
+        eos = config.get("eos_token_id")
+        self.eos_token_ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
         self._eps: float = config.get("layer_norm_epsilon", 1e-5)
         self._activate = ACTIVATIONS[config.get("activation_function", "gelu_new")]
         self._w = weights
@@ -77,6 +81,37 @@ class GPT2:
         if len(token_ids) == 1:
             return self._tokenizer.word(token_ids[0])
         return self._tokenizer.decode(token_ids)
+
+    def check_prompt(self, token_ids: Sequence[int], max_new_tokens: int = 1) -> list[int]:
+        """The prompt as a list of ints, if this model can continue it by so many tokens.
+
+        Raises:
+            ValueError: it is empty, an id is outside the vocabulary, or it is too long for the context.
+            TypeError: it holds anything but token ids.
+        """
+        if as_int(max_new_tokens) < 0:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be 0 or more")
+        if len(token_ids) == 0:
+            raise ValueError("the prompt is empty; it needs at least 1 token")
+        try:
+            prompt = [as_int(token) for token in token_ids]
+        except TypeError as error:
+            raise TypeError(
+                f"a prompt is a list of token ids; model.tokenizer.encode makes it ({error})"
+            ) from None
+        for token in prompt:
+            if not 0 <= token < self.vocab_size:
+                raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab_size}")
+        self.check_context(len(prompt) + max(0, max_new_tokens - 1))
+        return prompt
+
+    def check_context(self, num_tokens: int) -> None:
+        """ValueError for more tokens than the model can see."""
+        if num_tokens > self.context:
+            raise ValueError(
+                f"{num_tokens} tokens exceed the model's context of {self.context}; "
+                "shorten the prompt or ask for fewer new tokens"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -115,8 +150,13 @@ class GPT2:
         return cls(config, weights, Tokenizer(path) if path.exists() else None)
 
     @torch.inference_mode()
-    def __call__(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Logits [batch, num_new, vocab_size] of token_ids [batch, num_new] at positions [batch, num_new]."""
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
+    ) -> Tensor:
+        """Logits [batch, num_new, vocab_size] of token_ids [batch, num_new] at positions [batch, num_new].
+
+        wanted: indices among the new tokens; only their logits are computed: [batch, wanted, vocab_size].
+        """
         w = self._w
         x = w["wte.weight"][token_ids] + w["wpe.weight"][positions]  # (B, T, C)
         for layer in range(self.num_layers):
@@ -128,6 +168,8 @@ class GPT2:
             x = x + self._linear(
                 h + "mlp.c_proj", self._activate(self._linear(h + "mlp.c_fc", self._norm(h + "ln_2", x)))
             )
+        if wanted is not None:
+            x = x[:, wanted]
         return F.linear(self._norm("ln_f", x), w.get("lm_head.weight", w["wte.weight"]))
 
     def _norm(self, name: str, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ cannot; then the observer hears of it (minikv/news.py).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -58,7 +58,7 @@ class KVCacheManager:
         self.block_size = admission.pool_size("block_size", block_size, pool)
         self.pool = pool
         self.blocks = [KVBlock(i) for i in range(num_blocks)]
-        self.max_allocated = 0
+        self.max_allocated, self.num_resets = 0, 0  # resets: how often release_all made tables void
         self._free = deque(range(num_blocks))
         self._used: dict[int, None] = {}  # a set that remembers the order
         self._tables: dict[int, Table] = {}  # by id(): the tables that hold blocks
@@ -275,6 +275,30 @@ class KVCacheManager:
             self._forget(table)
         self._news.send()
 
+    def share(self, table: Table, block_ids: Iterable[int]) -> None:
+        """Let `table` grow by blocks that somebody holds, each with one reference more. O(its blocks).
+
+        So a prefix cache gives a new request what it found. No data moves, no free block is taken.
+
+        Raises:
+            RefCountError, UnknownBlockError: a block is free, or there is none such.
+            InvariantError: I3, the table would list a block twice. StaleTableError: as in `allocate`.
+        """
+        admission.known_table(self, table)
+        free = "only a held block can be shared"
+        found = [admission.held_block(self, block_id, free).block_id for block_id in block_ids]
+        first = table.num_blocks
+        admission.own_entries(self, (*table.block_ids, *found))
+        self._adopt(table)
+        for block_id in found:
+            table.append_block(block_id)
+        if found and first == 0 and table.offset:
+            self._news.add("offset", table, offset=table.offset)
+        for index, block_id in enumerate(found, first):
+            self._share(table, index, block_id, source=None)
+        self._keep(table)
+        self._news.send()
+
     def release_all(self) -> None:
         """Take every block back, in the order handed out; tables of before are void. O(held blocks)."""
         self._stale.update(self._tables)
@@ -285,6 +309,7 @@ class KVCacheManager:
         self._tables.clear()
         self._stored.clear()
         self._cached.clear()
+        self.num_resets += 1
         self._news.add("reset", block_ids=released)
         self._news.send()
 

@@ -63,8 +63,9 @@ class BlockPool:
                 raise ValueError(f"{name} is {size}; it must be at least 1")
         self.num_blocks, self.block_size, self.num_layers = num_blocks, block_size, num_layers
         self.kv = torch.empty(sizes, device=usable_device(device), dtype=dtype)
-        self._written = torch.zeros(num_layers, num_blocks * block_size, dtype=torch.bool)
+        self._written, self._forgotten = torch.zeros(2, num_layers, num_blocks * block_size, dtype=torch.bool)
         self._touched = torch.zeros(num_layers, num_blocks, dtype=torch.bool)
+        self._marks = [(w.numpy(), t.numpy()) for w, t in zip(self._written, self._touched, strict=True)]
 
     @property
     def device(self) -> torch.device:
@@ -77,8 +78,12 @@ class BlockPool:
 
     @property
     def bytes_committed(self) -> int:
-        """Bytes of all blocks ever written, layer by layer: what a CPU pool really takes of the memory."""
-        return int(self._touched.sum()) * (self.nbytes // self._touched.numel())
+        """Bytes of all blocks ever written, layer by layer: what a CPU pool really takes of the memory.
+
+        In a pool of one block, which is contiguous memory, the bytes of all slots ever written.
+        """
+        touched = self._touched if self.num_blocks > 1 else self._written | self._forgotten
+        return int(touched.sum()) * (self.nbytes // touched.numel())
 
     # ---- write ---------------------------------------------------------------------------
 
@@ -121,7 +126,44 @@ class BlockPool:
     def release(self, block_id: int) -> None:
         """Forget what a block holds: nobody may read it before it is written again. The bytes stay."""
         self._check_block(block_id)
-        self._written[:, block_id * self.block_size : (block_id + 1) * self.block_size] = False
+        self.release_slots(block_id * self.block_size, (block_id + 1) * self.block_size)
+
+    def copy_slots(self, src: int, dst: int, count: int) -> int:
+        """Copy `count` flat slots of every layer, from `src` on to `dst` on, written marks included.
+
+        The two ranges may overlap. What lies behind the last written slot is not copied, only marked.
+
+        Returns:
+            how many of the slots are written, in some layer at least.
+
+        Raises:
+            IndexError: a slot outside the pool. ValueError: count < 0. TypeError: a number is no integer.
+        """
+        self._check_range(src, src + count)
+        self._check_range(dst, dst + count)
+        marks = self._written[:, src : src + count].clone()
+        used = marks.any(0).nonzero()[:, 0].tolist()
+        if used:
+            self._copy_numbers(src, dst, used[-1] + 1)
+        self.release_slots(dst, dst + count)
+        self._written[:, dst : dst + count] = marks
+        return len(used)
+
+    def _copy_numbers(self, src: int, dst: int, count: int) -> None:
+        if self.num_blocks == 1:  # a range of slots is a slice: ten times as fast
+            source = self.kv[..., src : src + count, :]
+            self.kv[..., dst : dst + count, :] = source.clone() if abs(src - dst) < count else source
+        else:
+            (from_, places), (to, targets) = self._places(src, count), self._places(dst, count)
+            self.kv[:, to, :, :, targets] = self.kv[:, from_, :, :, places]  # [count, layers, 2, heads, dim]
+        self._touched[:, dst // self.block_size : (dst + count - 1) // self.block_size + 1] = True
+
+    def release_slots(self, start: int, stop: int) -> None:
+        """Forget what the flat slots start … stop-1 hold, as `release` does. Errors as `copy_slots`."""
+        self._check_range(start, stop)
+        if self.num_blocks == 1:  # where it is slots that `bytes_committed` counts
+            self._forgotten[:, start:stop] |= self._written[:, start:stop]
+        self._written[:, start:stop] = False
 
     # ---- read ----------------------------------------------------------------------------
 
@@ -161,7 +203,13 @@ class BlockPool:
     def written(self, layer: int) -> np.ndarray:
         """Of each flat slot, whether this layer's K and V were written: bool [num_blocks * block_size]."""
         self._check_layer(layer)
-        return self._written[layer].numpy()
+        return self._marks[layer][0]
+
+    def marks(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """What `write` notes beside the numbers, for a kernel that writes by itself: bool arrays, of each
+        flat slot whether it was written, and of each block whether it ever was."""
+        self._check_layer(layer)
+        return self._marks[layer]
 
     def require_written(self, layer: int, slots: Tensor) -> None:
         """Raise UnwrittenSlotError (I6) unless all these flat slots of this layer were written."""
@@ -192,6 +240,19 @@ class BlockPool:
     def _check_block(self, block_id: int) -> None:
         if not 0 <= block_id < self.num_blocks:
             raise IndexError(f"block {block_id} is outside [0, {self.num_blocks})")
+
+    def _places(self, start: int, count: int) -> tuple[Tensor, Tensor]:
+        """Of the flat slots from `start` on: their blocks, and their places in these."""
+        slots = torch.arange(start, start + count, device=self.device)
+        return slots // self.block_size, slots % self.block_size
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if as_int(start) > as_int(stop):
+            raise ValueError(f"slots [{start}, {stop}) are no range: they end before they begin")
+        if start < 0 or stop > self.num_blocks * self.block_size:
+            raise IndexError(
+                f"slots [{start}, {stop}) reach outside [0, {self.num_blocks * self.block_size})"
+            )
 
     def __repr__(self) -> str:
         return (

@@ -169,6 +169,76 @@ def test_a_copy_is_its_own() -> None:
     assert torch.equal(pool.read_layer(0, [source], [4])[0][0], tokens(4)[0].transpose(0, 1))
 
 
+def read_slots(pool: BlockPool, layer: int, slots: range) -> Tensor:
+    """[count, 2, heads, head_dim], slot by slot, whether written or not."""
+    return torch.stack([pool.kv[layer, s // pool.block_size, :, :, s % pool.block_size] for s in slots])
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (6, 4)])
+@pytest.mark.parametrize(("src", "dst"), [(2, 14), (14, 2), (5, 3), (3, 5), (7, 7)])
+def test_copied_slots_keep_numbers_and_marks_even_where_they_overlap(
+    shape: tuple[int, int], src: int, dst: int
+) -> None:
+    """Of 8 slots the last is not written; what is neither source nor target is not touched."""
+    pool = make_pool(*shape)
+    for layer in range(2):
+        pool.write(layer, range(src, src + 7), *tokens(7, seed=layer))
+        pool.write(layer, [23], *tokens(1, seed=9))
+    before = [read_slots(pool, layer, range(src, src + 7)) for layer in range(2)]
+    assert pool.copy_slots(src, dst, 8) == 7
+    for layer in range(2):
+        assert torch.equal(read_slots(pool, layer, range(dst, dst + 7)), before[layer])
+        assert torch.equal(read_slots(pool, layer, range(23, 24))[0, 0], tokens(1, seed=9)[0][0])
+        left = set(range(src, src + 7)) - set(range(dst, dst + 8))
+        assert pool.written(layer).nonzero()[0].tolist() == sorted({*range(dst, dst + 7), *left, 23})
+
+
+def test_copied_slots_may_be_written_in_some_layers_only() -> None:
+    pool = make_pool(1, 24)
+    pool.write(0, [2, 4], *tokens(2))
+    pool.write(1, [2], *tokens(1))
+    pool.write(1, [12], *tokens(1))  # is written over, by what is not written
+    assert pool.copy_slots(2, 11, 5) == 2
+    assert pool.written(0).nonzero()[0].tolist() == [2, 4, 11, 13]
+    assert pool.written(1).nonzero()[0].tolist() == [2, 11]
+    assert pool.copy_slots(20, 2, 4) == pool.copy_slots(0, 5, 0) == 0
+    assert pool.written(0).nonzero()[0].tolist() == [11, 13]
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (6, 4)])
+def test_released_slots_are_unwritten_again(shape: tuple[int, int]) -> None:
+    pool, table = make_pool(*shape), make_table(list(range(shape[0])), shape[1])
+    pool.write(0, range(12), *tokens(12))
+    pool.release_slots(3, 10)
+    pool.release_slots(11, 11)
+    assert pool.written(0).nonzero()[0].tolist() == [0, 1, 2, 10, 11]
+    with pytest.raises(UnwrittenSlotError):
+        pool.read_layer(0, [table], [4])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda p: p.copy_slots(20, 0, 5), IndexError, r"\[20, 25\) reach outside \[0, 24\)"),
+        (lambda p: p.copy_slots(0, 20, 5), IndexError, r"\[20, 25\) reach outside \[0, 24\)"),
+        (lambda p: p.copy_slots(-1, 0, 5), IndexError, r"\[-1, 4\) reach outside"),
+        (lambda p: p.copy_slots(3, 0, -1), ValueError, r"\[3, 2\) are no range"),
+        (lambda p: p.copy_slots(0.0, 4, 2), TypeError, "integer"),
+        (lambda p: p.release_slots(0, 25), IndexError, r"\[0, 25\) reach outside \[0, 24\)"),
+        (lambda p: p.release_slots(3, 2), ValueError, r"\[3, 2\) are no range"),
+        (lambda p: p.release_slots(0, 2.5), TypeError, "integer"),
+    ],
+)
+def test_slots_that_cannot_be_copied_or_released(call: Any, error: type[Exception], said: str) -> None:
+    pool = make_pool()
+    pool.write(0, range(24), *tokens(24))
+    before = pool.kv.clone()
+    with pytest.raises(error, match=said):
+        call(pool)
+    assert pool.kv.equal(before) or pool.kv.nan_to_num().equal(before.nan_to_num())
+    assert pool.written(0).all()
+
+
 # ---- memory --------------------------------------------------------------------------------------
 
 
@@ -184,6 +254,31 @@ def test_bytes_reserved_and_committed() -> None:
     assert pool.bytes_committed == 3 * block
     pool.release(0)
     assert pool.bytes_committed == 3 * block  # memory once touched stays
+
+
+def test_in_one_block_the_slots_are_counted() -> None:
+    """Contiguous memory is one block: a request that comes writes its own slots, not the block."""
+    pool = make_pool(1, 24)
+    slot = 2 * 3 * 5 * 4  # key and value, heads, head_dim, bytes: of one layer
+    assert (pool.nbytes, pool.bytes_committed) == (2 * 24 * slot, 0)
+    pool.write(0, range(5), *tokens(5))
+    assert pool.bytes_committed == 5 * slot
+    pool.copy_slots(0, 3, 5)  # over itself: 3 new slots
+    assert pool.bytes_committed == 8 * slot
+    pool.release_slots(0, 4)
+    pool.release(0)
+    assert pool.bytes_committed == 8 * slot  # memory once touched stays
+    pool.write(0, range(4, 10), *tokens(6))
+    assert pool.bytes_committed == 10 * slot
+
+
+def test_slots_copied_between_blocks_touch_the_blocks_they_go_to() -> None:
+    pool = make_pool()
+    block = 2 * 3 * 4 * 5 * 4
+    pool.write(0, range(3), *tokens(3))
+    pool.write(1, range(3), *tokens(3))
+    pool.copy_slots(0, 10, 3)  # slots 10, 11 and 12: blocks 2 and 3, in both layers
+    assert pool.bytes_committed == 6 * block
 
 
 RSS = """

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from minikv.attention import gather, reference
+from minikv.attention import contiguous, gather, reference
 from minikv.attention.tables import TableArray, num_tables
 from minikv.block_table import BlockTable
 from minikv.pool import BlockPool, ReadTable
@@ -57,6 +57,7 @@ BACKENDS: dict[str, Read] = {
     "gather": gather.attend,
     "cpu": _OnFirstUse("minikv.attention.cpu"),
     "triton": _OnFirstUse("minikv.attention.gpu"),
+    "contiguous": contiguous.attend,
 }
 
 
@@ -79,9 +80,9 @@ def paged_attention(
         tables: a block table per request, or all of them as a TableArray.
         lengths: tokens stored per request, the new ones included.
         scale: of the scores; None is head_dim ** -0.5.
-        backend: "reference", "gather", "cpu", "triton", or a function like theirs. "auto" is "triton" on a
-            CUDA GPU and "cpu" on a CPU where pool and tables allow it, else "gather", which asks a table for
-            nothing but slots.
+        backend: "reference", "gather", "cpu", "triton", "contiguous", or a function like theirs. "auto" is
+            "cpu" on a CPU and "triton" on a CUDA GPU where pool and tables allow it, else "contiguous" for a
+            pool of one block, else "gather", which asks a table for nothing but slots.
 
     Returns:
         The shape of q. A request of length 0 gives zeros.
@@ -119,7 +120,8 @@ def _best(pool: BlockPool, tables: Sequence[ReadTable] | TableArray) -> str:
     """The fastest backend that reads this pool through these tables."""
     if not (isinstance(tables, TableArray) or all(isinstance(table, BlockTable) for table in tables)):
         return "gather"
-    if pool.device.type == "cuda" and find_spec("triton"):
-        return "triton"
-    fits = pool.device.type == "cpu" and pool.kv.dtype in (torch.float32, torch.bfloat16)
-    return "cpu" if fits else "gather"
+    if pool.device.type == "cpu" and pool.kv.dtype in (torch.float32, torch.bfloat16):
+        return "cpu"
+    if pool.num_blocks == 1:  # on a GPU a block must be small, or the kernel cannot hold one
+        return "contiguous"
+    return "triton" if pool.device.type == "cuda" and find_spec("triton") else "gather"

@@ -15,8 +15,10 @@ from end to end, all heads in one go, reads nearly as fast as memory can deliver
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from threading import Lock
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -34,6 +36,7 @@ Array = np.ndarray
 
 TILE = 8  # new tokens
 PART = 512  # tokens; at least one block
+SMALL = 1 << 19  # products of numbers of q and k: below it, to wake another thread costs more than it helps
 
 # Sums may be taken in another order, so that vectors can be used. NaN and infinity stay what they are.
 LOOSE = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
@@ -56,43 +59,85 @@ def attend(
         TypeError: the pool holds neither float32 nor bfloat16, or a table has no block_ids and offset.
         ValueError: the pool is on another device. IndexError, UnwrittenSlotError: as read_layer.
     """
-    kv = _stored(pool)
-    block_ids, offsets, ends = as_arrays(tables, lengths, pool)
-    new = np.ascontiguousarray(q.detach().float().numpy())
-    out = np.zeros(new.shape, dtype=np.float32)
-    failed = np.zeros(len(ends), dtype=np.bool_)
-    kernel = _one_tile if new.shape[1] <= TILE else _many_tiles
-    with _entered:
-        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-        part = max(1, PART // pool.block_size)
-        kernel(
-            new,
-            kv,
-            layer,
-            block_ids,
-            offsets,
-            ends,
-            pool.written(layer),
-            np.float32(scale),
-            part,
-            out,
-            failed,
-        )
-    if failed.any():  # the plain way of looking finds out what is wrong, and raises
-        for row in pool.row_slots(as_tables(tables, pool), lengths):
-            pool.require_written(layer, row)
-    return torch.from_numpy(out).to(q)
+    return _Kernel(pool, tables, lengths, scale).read(layer, q)
+
+
+def store_and_attend(
+    pool: BlockPool, tables: Sequence[ReadTable] | TableArray, lengths: Sequence[int], scale: float
+) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+    """For one step of these requests: a function that stores each layer's new K and V, and then reads.
+
+    `lengths` include the new tokens. What does not change from layer to layer is looked at once, here:
+    in a small model that is a third of the step. Errors as `attend`.
+    """
+    kernel = _Kernel(pool, tables, lengths, scale)
+
+    def step(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kernel.store(layer, k, v)
+        return kernel.read(layer, q)
+
+    return step
+
+
+class _Kernel:
+    """The compiled functions, and what they are called with in every layer."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        tables: Sequence[ReadTable] | TableArray,
+        lengths: Sequence[int],
+        scale: float,
+    ) -> None:
+        self.pool, self.tables, self.lengths, self.scale = pool, tables, lengths, np.float32(scale)
+        self.kv = _stored(pool)
+        self.rows = as_arrays(tables, lengths, pool)  # block_ids, offsets, ends
+        self.part = max(1, PART // pool.block_size)
+        self.num_tokens = int(self.rows[2].sum())
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write k, v [batch, num_new, kv heads, head_dim]: each request's last num_new tokens."""
+        if not _store(_plain(k), _plain(v), self.kv, layer, *self.rows, *self.pool.marks(layer)):
+            raise IndexError(f"a table lists a block outside [0, {self.pool.num_blocks})")
+
+    def read(self, layer: int, q: Tensor) -> Tensor:
+        new = _plain(q)
+        out = np.zeros(new.shape, dtype=np.float32)
+        failed = np.zeros(len(new), dtype=np.bool_)
+        written = self.pool.written(layer)
+        few = new.shape[1] <= TILE
+        if self.num_tokens * math.prod(new.shape[1:]) <= SMALL:
+            kernel = _one_tile_alone if few else _many_tiles_alone
+            kernel(new, self.kv, layer, *self.rows, written, self.scale, self.part, out, failed)
+        else:
+            kernel = _one_tile if few else _many_tiles
+            with _entered:
+                numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+                kernel(new, self.kv, layer, *self.rows, written, self.scale, self.part, out, failed)
+        if failed.any():  # the plain way of looking finds out what is wrong, and raises
+            for row in self.pool.row_slots(as_tables(self.tables, self.pool), self.lengths):
+                self.pool.require_written(layer, row)
+        return torch.from_numpy(out).to(q)
+
+
+def _plain(x: Tensor) -> np.ndarray:
+    """The numbers as float32 side by side; no copy where they are so already."""
+    if x.requires_grad or x.dtype != torch.float32:
+        x = x.detach().float()
+    return np.ascontiguousarray(x.numpy())
 
 
 def warm_up() -> None:
     """Compile for both kinds of pool, or load what was compiled before. The first time: some seconds."""
     for dtype in (torch.float32, torch.bfloat16):
-        pool = BlockPool(1, 2 * TILE, 1, 1, 1, dtype=dtype)
-        pool.write(0, range(2 * TILE), torch.zeros(2 * TILE, 1, 1), torch.zeros(2 * TILE, 1, 1))
-        table = BlockTable(2 * TILE)
+        length = 2 * TILE
+        pool = BlockPool(1, length, 1, 1, 1, dtype=dtype)
+        table = BlockTable(length)
         table.append_block(0)
-        for num_new in (1, 2 * TILE):
-            attend(torch.zeros(1, num_new, 1, 1), pool, 0, [table], [num_new], 1.0)
+        for num_new in (length, 1):
+            for heads in (1, SMALL // length + 1):  # a small step, and one for all threads
+                q, k = torch.zeros(1, num_new, heads, 1), torch.zeros(1, num_new, 1, 1)
+                store_and_attend(pool, [table], [length], 1.0)(0, q, k, k)
 
 
 def _stored(pool: BlockPool) -> np.ndarray:
@@ -104,6 +149,58 @@ def _stored(pool: BlockPool) -> np.ndarray:
     if pool.kv.dtype == torch.bfloat16:
         return pool.kv.view(torch.uint16).numpy()
     raise TypeError(f'the pool holds {pool.kv.dtype}; the "cpu" backend reads float32 and bfloat16')
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def _as_stored(x, like):  # type: ignore[no-untyped-def]
+    """A float32 as the pool keeps it: itself, or the nearest bfloat16, the even one of two."""
+    raise NotImplementedError("only compiled code calls this")
+
+
+@overload(_as_stored, inline="always")
+def _stored_as(x, like):  # type: ignore[no-untyped-def]  # Numba compares this signature with the one above
+    if like == types.uint16:
+
+        def rounded(x, like):  # type: ignore[no-untyped-def]
+            bits = np.float32(x).view(np.uint32)
+            if x != x:  # NaN: rounding must not make it infinite
+                return np.uint16((bits >> np.uint32(16)) | np.uint32(64))
+            even = (bits >> np.uint32(16)) & np.uint32(1)
+            return np.uint16((bits + np.uint32(32767) + even) >> np.uint32(16))
+
+        return rounded
+    return lambda x, like: x
+
+
+@njit(cache=True, error_model="numpy")
+def _store(
+    k: Array, v: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array,
+    written: Array, touched: Array,
+) -> bool:  # fmt: skip
+    """Write each request's last new tokens to their slots. False, and nothing written, for no such block."""
+    batch, num_new, heads, head_dim = k.shape
+    num_blocks, block_size = kv.shape[1], kv.shape[4]
+    for i in range(batch):
+        if ends[i] == 0:
+            continue
+        first = (offsets[i] + ends[i] - num_new) // block_size
+        for entry in range(first, (offsets[i] + ends[i] - 1) // block_size + 1):
+            if not 0 <= block_ids[i, entry] < num_blocks:
+                return False
+    for i in range(batch):
+        for j in range(num_new if ends[i] else 0):
+            place = offsets[i] + ends[i] - num_new + j
+            block_id = np.int64(block_ids[i, place // block_size])  # a slot may exceed 32 bits
+            place %= block_size
+            for g in range(heads):
+                for d in range(head_dim):
+                    kv[layer, block_id, 0, g, place, d] = _as_stored(k[i, j, g, d], kv[0, 0, 0, 0, 0, 0])
+                    kv[layer, block_id, 1, g, place, d] = _as_stored(v[i, j, g, d], kv[0, 0, 0, 0, 0, 0])
+            written[block_id * block_size + place] = True
+            touched[block_id] = True
+    return True
 
 
 # ---- one block --------------------------------------------------------------------------------
@@ -154,14 +251,16 @@ def _block(
     rows, heads, head_dim = q.shape
     group = heads // kv.shape[3]
     for h in range(heads):
-        g = h // group
+        keys = kv[layer, block_id, 0, h // group, place:]  # [tokens, head_dim]
+        values = kv[layer, block_id, 1, h // group, place:]
         for j in range(rows):
-            count = min(kv.shape[4] - place, sees + j - start)
+            count = min(len(keys), sees + j - start)
+            query, mix = q[j, h], mixed[j, h]
             top = NOTHING
             for t in range(count):
-                score = np.float32(0)
+                key, score = keys[t], np.float32(0)
                 for d in range(head_dim):
-                    score += q[j, h, d] * _number(kv[layer, block_id, 0, g, place + t, d])
+                    score += query[d] * _number(key[d])
                 scores[t] = score * scale
                 top = max(scores[t], top)
             if top > best[j, h]:
@@ -169,15 +268,16 @@ def _block(
                 best[j, h] = top
                 total[j, h] *= shrink
                 for d in range(head_dim):
-                    mixed[j, h, d] *= shrink
-            weights = np.float32(0)
+                    mix[d] *= shrink
+            high, weights = best[j, h], np.float32(0)
             for t in range(count):
-                scores[t] = _exp(scores[t] - best[j, h])
+                scores[t] = _exp(scores[t] - high)
                 weights += scores[t]
             total[j, h] += weights
             for t in range(count):
+                value, weight = values[t], scores[t]
                 for d in range(head_dim):
-                    mixed[j, h, d] += scores[t] * _number(kv[layer, block_id, 1, g, place + t, d])
+                    mix[d] += weight * _number(value[d])
 
 
 # ---- one part of what one tile sees ------------------------------------------------------------
@@ -306,3 +406,16 @@ def _many_tiles(
             _finish(total[0], mixed[0], out[i, j : j + rows])
     for i in range(batch):
         failed[i] = not sound[i].all()
+
+
+def _alone(kernel: Any) -> Any:
+    """The same code, compiled to run in the thread that calls it: the same sums, so the same bits."""
+    body = kernel.py_func
+    name = body.__name__ + "_alone"  # a name of its own, by which Numba's cache tells the two apart
+    copy = FunctionType(body.__code__, body.__globals__, name)
+    copy.__qualname__ = name
+    return njit(cache=True, **LOOSE)(copy)
+
+
+_one_tile_alone = _alone(_one_tile)
+_many_tiles_alone = _alone(_many_tiles)

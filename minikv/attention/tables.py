@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from minikv.block_table import BlockTable
 from minikv.pool import BlockPool, ReadTable
 
 
@@ -56,20 +57,19 @@ def as_arrays(
     """
     if isinstance(tables, TableArray):
         block_ids, offsets = _checked(tables, pool)
-        num_blocks = np.full(len(block_ids), block_ids.shape[1])
+        capacities = np.maximum(block_ids.shape[1] * pool.block_size - offsets, 0)
     else:
-        block_ids, offsets, num_blocks = _stacked(tables)
+        block_ids, offsets, capacities = _stacked(tables, pool.block_size)
         _checked(TableArray(block_ids, offsets), pool)
     ends = np.asarray(lengths, dtype=np.int64).reshape(-1)
-    capacities = np.maximum(num_blocks * pool.block_size - offsets, 0)
     if len(ends) != len(block_ids) or (ends < 0).any() or (ends > capacities).any():
         pool.row_slots(as_tables(tables, pool), lengths)  # says what is wrong, and raises
         raise IndexError(f"lengths {ends.tolist()} do not fit tables that hold {capacities.tolist()} tokens")
     return block_ids.astype(np.int32, copy=False), offsets.astype(np.int64, copy=False), ends
 
 
-def _stacked(tables: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """block_ids, padded with 0, offsets, and blocks in each table."""
+def _stacked(tables: Sequence[Any], block_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """block_ids, padded with 0, offsets, and the tokens that each table can hold."""
     for table in tables:
         if not (hasattr(table, "block_ids") and hasattr(table, "offset")):
             raise TypeError(
@@ -81,7 +81,12 @@ def _stacked(tables: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     block_ids = np.zeros((len(rows), counts.max(initial=0)), dtype=np.int32)
     for row, ids in zip(block_ids, rows, strict=True):
         row[: len(ids)] = ids
-    return block_ids, np.array([table.offset for table in tables], dtype=np.int64), counts
+    offsets = np.array([table.offset for table in tables], dtype=np.int64)
+    capacities = np.maximum(counts * block_size - offsets, 0)
+    for i, table in enumerate(tables):
+        if isinstance(table, BlockTable):  # which may end before its last block does, as a run does
+            capacities[i] = min(capacities[i], max(table.capacity, 0))
+    return block_ids, offsets, capacities
 
 
 def _checked(tables: TableArray, pool: BlockPool) -> tuple[np.ndarray, np.ndarray]:
@@ -92,8 +97,8 @@ def _checked(tables: TableArray, pool: BlockPool) -> tuple[np.ndarray, np.ndarra
             f"block_ids has shape {list(block_ids.shape)} and offsets {list(offsets.shape)}; "
             "they must be [batch, max_blocks] and [batch]"
         )
-    outside = offsets[(offsets < 0) | (offsets >= pool.block_size)]
-    if len(outside):
+    if (offsets < 0).any() or (offsets >= pool.block_size).any():
+        outside = offsets[(offsets < 0) | (offsets >= pool.block_size)]
         raise ValueError(
             f"offset is {outside[0]}; it must be in [0, {pool.block_size}), inside the first block"
         )

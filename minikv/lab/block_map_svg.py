@@ -54,7 +54,8 @@ class _Drawing:
         self._page, self._frame, self._state = page, frame, frame.state
         self._marked = set(highlight)
         self._broken = {found.block_id for found in frame.state.violations}
-        self._main = frame.blocks[0] if frame.blocks else None
+        # What the event is about; of several blocks, one that is marked.
+        self._main = next(filter(self._marked.__contains__, frame.blocks), next(iter(frame.blocks), None))
         self._numbers = {name: number for number, name in enumerate(frame.state.requests)}
         self._ends: dict[str, tuple[float, float]] = {}  # corners of the linked blocks: "logical", "physical"
         self._line_end = self._edge = 0.0  # right end of the line of boxes being drawn, of the linked one

@@ -1,5 +1,8 @@
 """Count the bytes that a read of the cache moves, instead of believing it.
 
+Counted is what torch's own operations copy or fill, in bytes of floating point. What compiled code or NumPy
+does with the same memory is not seen: 0 says that torch copied nothing, not that nothing was read.
+
 with counted_reads(bench.pool) as reads:
     bench.step(request)
 print(reads)                            # what read_layer moved, layer by layer
@@ -85,8 +88,8 @@ def counted_reads(pool: BlockPool) -> Iterator[Reads]:
 def bytes_moved(call: Callable[[], Any]) -> Moved:
     """The bytes that torch moves in `call`; made for code that moves numbers and does not compute with them.
 
-    Code that is not torch's, such as a compiled kernel, is not seen: of such a call this counts what is
-    copied for it and what is made of its result.
+    Code that is not torch's, such as a compiled kernel or NumPy, is not seen: of such a call this counts what
+    is copied for it and what is made of its result, not what it reads.
     """
     with _Counter() as counter:
         call()

@@ -1,7 +1,8 @@
 """Which invariants hold, and what to say when one does not.
 
 I1, I2, I3 and the capacity part of I5 are judged on the state, for the blocks and tables that an
-event touched. I4, I6 and the address part of I5 are judged at the write or read itself.
+event touched. I4, I6 and the address part of I5 are judged at the write or read itself: a read of
+another slot breaks I5 if that slot is the request's own, and I6 if it is not.
 Each function gives back verdicts: (key, invariant, block or None, sentence or None when all is well).
 The key tells one violation from another, so that a standing one is not reported again at every step.
 """
@@ -63,7 +64,10 @@ def _astray(state: dict[str, Any], request: dict[str, Any], number: int, event: 
 
 
 def judge_read(state: dict[str, Any], number: int, event: Event) -> Iterator[Verdict]:
-    """I6: every slot read is written, and is the one the table gives. The first bad one is named."""
+    """Every slot read is written (I6), and is the one the table gives. The first bad one is named.
+
+    One of the request's own words in another's place breaks I5, what was not written for it breaks I6.
+    """
     request, size = state["requests"][number], state["block_size"]
     slots = event.get("slots")
     if slots is None and event["length"] <= stored(request) and _all_written(state, request, event["length"]):
@@ -73,7 +77,9 @@ def judge_read(state: dict[str, Any], number: int, event: Event) -> Iterator[Ver
         sentence = _bad_read(state, request, position, slot)
         if sentence is not None:
             block = None if slot is None else slot // size
-            yield ("I6", number, block), "I6", block, sentence
+            own = slot in (slot_of(state, request, each) for each in range(stored(request)))
+            invariant = "I5" if slot is not None and own else "I6"
+            yield (invariant, "read", number, block), invariant, block, sentence
             return
 
 

@@ -22,16 +22,21 @@ _STATM = Path("/proc/self/statm")
 
 
 class Reserved(NamedTuple):
-    """What came of it, in bytes and seconds."""
+    """What came of it, in bytes and seconds. What the process grew by is None where it cannot be measured."""
 
+    asked_for: int  # blocks
     num_blocks: int  # of the pool; fewer than asked for if the machine refused so many
     reserved: int
-    grown_by_reserving: int
+    grown_by_reserving: int | None
     written: int  # as the pool counts it: bytes_committed
-    grown_by_writing: int
+    grown_by_writing: int | None
     seconds_to_reserve: float
     seconds_to_write: float
-    source: str
+
+    @property
+    def measured(self) -> bool:
+        """Whether this system tells how much memory a process has."""
+        return self.grown_by_reserving is not None and self.grown_by_writing is not None
 
     def __repr__(self) -> str:
         rows = (
@@ -42,7 +47,15 @@ class Reserved(NamedTuple):
             f"{name:8} {_mb(size)} in {1000 * seconds:6.1f} ms; the process grew by {_mb(grown)}"
             for name, size, seconds, grown in rows
         ]
-        return "\n".join([f"{self.num_blocks:,} blocks", *lines, f"(measured with {self.source})"])
+        blocks = f"{self.num_blocks:,} blocks"
+        if self.num_blocks < self.asked_for:
+            blocks += f": the machine refused {self.asked_for:,}, so the pool was halved until it did not"
+        source = (
+            f"measured with {_STATM.as_posix()}"
+            if self.measured
+            else f"this system has no {_STATM.as_posix()} to measure it with"
+        )
+        return "\n".join([blocks, *lines, f"({source})"])
 
 
 def resident_bytes() -> int | None:
@@ -79,20 +92,29 @@ def reserve_and_write(num_blocks: int, blocks_written: int) -> Reserved:
     start, before = perf_counter(), resident_bytes()
     pool = reserve(num_blocks)
     reserving, between = perf_counter() - start, resident_bytes()
-    blocks_written = min(blocks_written, pool.num_blocks)
+    blocks = range(min(blocks_written, pool.num_blocks))
     start = perf_counter()
     kv = torch.ones(BLOCK_SIZE, NUM_HEADS, HEAD_DIM)
     with one_thread():
         for layer in range(pool.num_layers):
-            for block_id in range(blocks_written):
+            for block_id in blocks:
                 pool.write(layer, range(block_id * BLOCK_SIZE, (block_id + 1) * BLOCK_SIZE), kv, kv)
-    writing, after, written = perf_counter() - start, resident_bytes(), pool.bytes_committed
-    if before is None or between is None or after is None:
-        grown, source = (0, written), "the pool's own bytes_committed: this system has no /proc/self/statm"
-    else:
-        grown, source = (between - before, after - between), "/proc/self/statm"
-    return Reserved(pool.num_blocks, pool.nbytes, grown[0], written, grown[1], reserving, writing, source)
+    writing, after = perf_counter() - start, resident_bytes()
+    return Reserved(
+        num_blocks,
+        pool.num_blocks,
+        pool.nbytes,
+        _growth(before, between),
+        pool.bytes_committed,
+        _growth(between, after),
+        reserving,
+        writing,
+    )
 
 
-def _mb(size: int) -> str:
-    return f"{size / 1e6:8,.1f} MB"
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _mb(size: int | None) -> str:
+    return "(not measured)" if size is None else f"{size / 1e6:8,.1f} MB"

@@ -86,10 +86,9 @@ def words_of_keys(keys: Tensor, model: GPT2) -> tuple[str, ...]:
     """The word of each key of layer 0, [num_keys, heads, head_dim]; NOTHING for what is no word's key."""
     known, squares = _fingerprints(model)
     flat = keys.detach().float().cpu().flatten(1)  # [num_keys, heads * head_dim]
-    nearest = (squares - 2 * flat @ known.T).argmin(
-        1
-    )  # |key - known|², less what all of a key have in common
-    far = (flat - known[nearest]).abs().amax(1) > _NEAR
+    # |key - known|², less what is the same for all of a key's candidates
+    nearest = (squares - 2 * flat @ known.T).argmin(1)
+    far = ~((flat - known[nearest]).abs().amax(1) <= _NEAR)  # NaN is not near to anything
     return tuple(
         NOTHING if missed else model.text([place // model.context])
         for place, missed in zip(nearest.tolist(), far.tolist(), strict=True)

@@ -7,17 +7,21 @@
 
 A box left empty is no mistake: the answer is shown and the notebook runs on. A number may be typed as
 3, 3., 3rd, #3, P3 or three, a large one as 262,144, and where numbers were asked for, other words beside
-them do no harm. Quotes are left away; no is False, yes is True; [] and none are empty; "only B" is B; and a
-question such as "Bo has …" may be answered by the whole sentence. I5 is 5, and 25 % is 25. A number that one
-can only estimate is marked with `within`, and is near if it differs by no more:
+them do no harm. Quotes are left away; no is False, yes is True; [] and none are empty, or 0 where a number
+was asked for; "only B" is B; and a question such as "Bo has …" or "reader broken: Bo has …" may be answered
+by the whole sentence. I5 is 5; 25 %, ~25 and 25kb are 25; 1x96 is two numbers. A number that one can only
+estimate is marked with `within`, and is near if it differs by no more:
 
     guess.mark(share=25, within={"share": 10})
+
+An answer with fewer cells than the truth is laid beside it where most of them fit.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -31,13 +35,16 @@ Value = Cell | Sequence[Cell]
 _STATIC = Path(__file__).parent / "static"
 _SEPARATORS = re.compile(r"(?:[\s,;\[\](){}→›>]|->)+")
 _WORD_WITH_STOP = re.compile(r"\b([^\W\d]+)\.(?=\s|$)")  # as in "gold cups."
-_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th|%)?\.?", re.IGNORECASE)
+_ABOUT = re.compile(r"(?<!\w)[~≈<≤]+\s*(?=\d)")
+_TIMES = re.compile(r"(?<=\d)\s*[x×*]\s*(?=\d)")
+_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th|%|[kmg]i?b|ms)?\.?", re.IGNORECASE)
+_DECIMAL = re.compile(r"([+-]?\d+\.\d+)(?:%|[kmg]i?b|ms)?", re.IGNORECASE)
 _INVARIANT = re.compile(r"i([1-6])", re.IGNORECASE)
 _QUOTES = re.compile(r"(?<!\w)['‘]|['’](?!\w)|[\"`“”]")  # an apostrophe within a word is none
 _THOUSANDS = re.compile(r"(?<![\w,.])\d{1,3}(?:[,_'’]\d{3})+(?![\w,])")
 _EMPTY = "empty"
 _SAME_WORDS = ({"no", "n", "false"}, {"yes", "y", "true"}, {_EMPTY, "none", "nothing"})
-_FILLERS = {"only", "just"}
+_FILLERS = {"only", "just", "an", "the"}  # not "a": that is a request's name
 _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
@@ -200,7 +207,7 @@ def _said(question: str, text: str, true: list[str]) -> list[str]:
     cells = _cells(text)
     if text.strip() and not cells:  # as in []
         return [_EMPTY]
-    start = _cells(question.removesuffix("…")) if question.endswith("…") else []
+    start = _cells(question.removesuffix("…").rpartition(":")[2]) if question.endswith("…") else []
     if start and [cell.lower() for cell in cells[: len(start)]] == [cell.lower() for cell in start]:
         return cells[len(start) :]
     if len(cells) > len(true):
@@ -211,22 +218,43 @@ def _said(question: str, text: str, true: list[str]) -> list[str]:
 def _cells(text: str) -> list[str]:
     """Split at commas, spaces, brackets and arrows; quotes go, and a number loses what is around it."""
     text = _QUOTES.sub("", text)
-    plain = _WORD_WITH_STOP.sub(r"\1 .", text.replace("−", "-"))
-    cells = filter(None, _SEPARATORS.split(plain))
-    return [str(int(hit[1])) if (hit := _NUMBER.fullmatch(cell)) else cell for cell in cells]
+    text = _TIMES.sub(" ", _ABOUT.sub("", text.replace("−", "-").replace("!", "")))
+    plain = _WORD_WITH_STOP.sub(r"\1 .", text)
+    return [_bare(cell) for cell in _SEPARATORS.split(plain) if cell]
+
+
+def _bare(cell: str) -> str:
+    """A number without what is around it; other words as they are."""
+    if hit := _NUMBER.fullmatch(cell):
+        return str(int(hit[1]))
+    return hit[1] if (hit := _DECIMAL.fullmatch(cell)) else cell
 
 
 def _in_terms_of(true: list[str], said: list[str]) -> list[str]:
     """What was said, in the form the truth has: numbers only, figures or words, capitals, a full stop."""
-    numbers = [number for cell in said if (number := _number(cell) or _of_invariant(cell))]
-    if numbers and all(map(_number, true)):
-        return numbers
-    if said and len(said) == len(true) - 1 and true[-1] == ".":
+    if all(map(_number, true)):
+        numbers = [number for cell in said if (number := _number(cell) or _of_invariant(cell))]
+        if not numbers and true == ["0"] and len(said) == 1 and _means(said[0]) == _EMPTY:
+            numbers = ["0"]
+        if numbers:
+            return numbers
+    if said and len(said) == len(true) - 1 and true[-1] == "." != said[-1]:
         said = [*said, "."]
     elif len(said) == len(true) + 1 and said[-1] == ".":
         said = said[:-1]
+    if 0 < len(said) < len(true):
+        said = _beside(said, true)
     pairs = zip_longest(said, true[: len(said)], fillvalue="")
     return [b if _means(a) == _means(b) else a for a, b in pairs]
+
+
+def _beside(said: list[str], true: list[str]) -> list[str]:
+    """What was said, with a gap wherever the truth has a cell more."""
+    matcher = SequenceMatcher(None, [_means(cell) for cell in said], [_means(cell) for cell in true], False)
+    found: list[str] = []
+    for _, start, stop, true_start, true_stop in matcher.get_opcodes():
+        found += said[start:stop] + ["–"] * (true_stop - true_start - (stop - start))
+    return found if len(found) == len(true) else said
 
 
 def _means(cell: str) -> str:
@@ -244,7 +272,7 @@ def _number(cell: str) -> str | None:
     """The figures for "three" or "3"; None for other words."""
     if cell.lower() in _NUMBER_WORDS:
         return str(_NUMBER_WORDS.index(cell.lower()))
-    return cell if re.fullmatch(r"-?\d+", cell) else None
+    return cell if re.fullmatch(r"-?\d+(\.\d+)?", cell) else None
 
 
 def _text(value: Value) -> str:

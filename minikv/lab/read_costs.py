@@ -2,6 +2,7 @@
 
 scene = ReadScene(tokens=1024)
 fastest(scene.gather), fastest(scene.write_one)
+print(time_reads(scene))
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minikv.attention import paged_attention
@@ -51,6 +53,12 @@ class ReadScene:
         """Copy the request's K and V side by side."""
         return self.pool.read_layer(0, [self.table], [self.tokens])
 
+    def lean_gather(self) -> tuple[Tensor, Tensor]:
+        """The same rows by one torch.cat of the blocks: each byte is read once and written once."""
+        row = torch.cat([self.pool.kv[0, block_id] for block_id in self.table.block_ids], dim=2)
+        k, v = row[:, None]  # [2, heads, tokens, head_dim], and a batch of one
+        return k, v
+
     def write_one(self) -> None:
         """Store the newest token once more."""
         self.pool.write(0, self.table.slots(self.tokens - 1, self.tokens), self._new, self._new)
@@ -58,6 +66,10 @@ class ReadScene:
     def attend(self, backend: str) -> Tensor:
         """Attention of the query over all tokens."""
         return paged_attention(self.q, self.pool, 0, [self.table], [self.tokens], backend=backend)
+
+    def attend_rows(self, k: Tensor, v: Tensor) -> Tensor:
+        """Ordinary attention of the query over rows [1, heads, tokens, head_dim] that are there already."""
+        return F.scaled_dot_product_attention(self.q[:, :, None], k, v)[:, :, 0]
 
 
 @contextmanager
@@ -89,6 +101,44 @@ def fastest_in_turns(*calls: Callable[[], Any], rounds: int = 9) -> list[float]:
                 call()
                 of_call.append(perf_counter() - start)
     return [1000 * min(of_call) for of_call in times]
+
+
+class ReadTimes(NamedTuple):
+    """Milliseconds of one layer's attention, by what is done to read the keys and values."""
+
+    gather: float  # read_layer, then attention
+    lean: float  # one torch.cat, then attention
+    kernel: float  # each block where it lies
+    rows: float  # attention alone, over rows that lie side by side already
+
+    @property
+    def taken_back(self) -> float:
+        """What share of the time that even a lean gather adds the kernel does without; 1 is all of it."""
+        return (self.lean - self.kernel) / (self.lean - self.rows)
+
+    def __repr__(self) -> str:
+        lines = (
+            ("our gather, then attention", self.gather),
+            ("a lean gather, then attention", self.lean),
+            ("the kernel, block by block", self.kernel),
+            ("attention, all side by side", self.rows),
+        )
+        return "\n".join(
+            f"{how:29}  {time / self.kernel:4.1f} times the kernel's time" for how, time in lines
+        )
+
+
+def time_reads(scene: ReadScene) -> ReadTimes:
+    """The scene's attention, read in four ways that take turns."""
+    k, v = scene.gather()
+    return ReadTimes(
+        *fastest_in_turns(
+            lambda: scene.attend("gather"),
+            lambda: scene.attend_rows(*scene.lean_gather()),
+            lambda: scene.attend("cpu"),
+            lambda: scene.attend_rows(k, v),
+        )
+    )
 
 
 # ---- layouts ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minikv.lab.switches import books, contiguous, counts, loop, reading, storage
+from minikv.lab.switches import books, contiguous, counts, kernel, loop, reading, storage
 from minikv.lab.switches.switch import Switch
 from minikv.lab.workbench import Workbench
 
@@ -23,6 +23,7 @@ SWITCHES: dict[str, Switch] = {
     **counts.SWITCHES,
     **loop.SWITCHES,
     **storage.SWITCHES,
+    **kernel.SWITCHES,
 }
 
 

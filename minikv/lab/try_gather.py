@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from minikv.block_table import BlockTable
+from minikv.lab.block_map import BlockMap
 from minikv.lab.event_log import EventLog
-from minikv.lab.exercises import check
+from minikv.lab.exercises import Text, check
 from minikv.lab.exercises.exercise import folded
+from minikv.lab.exercises.pool import as_pair, kind
 from minikv.lab.stand_in import PROMPT, Tryout
 from minikv.lab.switches.storage import attend_beyond
 from minikv.lab.watched import Divergence
@@ -34,10 +36,10 @@ def try_gather(gather: Gather) -> Tryout:
     Raises TypeError for anything but a function.
     """
     if not callable(gather) or isinstance(gather, type):
-        raise TypeError(f"try_gather takes a function, not {gather!r}; leave off the brackets")
+        raise TypeError(f"try_gather takes a function, not {kind(gather)}; leave off the brackets")
     name = getattr(gather, "__name__", "your function")
     if "not answered yet" in check("05.gather", gather).message:
-        return Tryout(name, None, EventLog())
+        return GatherTryout(name, None, EventLog())
     bench = Workbench(NUM_BLOCKS, BLOCK_SIZE)
     leave_old_words(bench)
     bench.loop.new_table = lambda block_size: BlockTable(block_size, OFFSET)
@@ -51,25 +53,37 @@ def try_gather(gather: Gather) -> Tryout:
 
 
 def leave_old_words(bench: Workbench) -> None:
-    """Three requests come and go; their words stay behind in memory.
+    """Four requests come and go; their words stay behind in memory.
 
-    Meant for 8 blocks of 4 slots: the free queue is then 7, 2, 1, 0, 4, 3, 6, 5. Only block 7 and the end of
-    block 2 hold no old words.
+    Meant for 8 blocks of 4 slots: the free queue is then 7, 2, 1, 0, 4, 3, 6, 5, and every slot holds an old
+    word, so that whatever is read by mistake is a word.
     """
     prompts = {
-        "S": "Gita has ten pink boats . It is late .",
+        "S": "Gita has ten pink boats . It is late . Rain fell",
         "T": "Tea is ready . Bo has nine black",
         "U": "The road is long . Tea is ready",
+        "V": "Rain fell all night",
     }
-    requests = [bench.start(prompt, name) for name, prompt in prompts.items()]
-    for request in requests:
+    requests = {name: bench.start(prompt, name) for name, prompt in prompts.items()}
+    for request in requests.values():
         bench.prefill(request)
-    for request in requests:
-        bench.finish(request)
+    for name in "VSTU":
+        bench.finish(requests[name])
 
 
 class GatherTryout(Tryout):
     """What came of it; the first divergence is the one that names the word."""
+
+    def map(self) -> Any:
+        """The block map at the first divergence, where it should have been read; a text if nothing was."""
+        if self.said is None:
+            return Text("There is nothing to be seen yet: the map shows what your gather reads.")
+        first = self.first
+        if first is None or first.block_id is None:
+            return super().map()
+        return BlockMap(
+            self.log, step=first.step, highlight=[first.block_id], caption="this should have been read"
+        )
 
     @property
     def first(self) -> Divergence | None:
@@ -102,7 +116,7 @@ class _Reader:
         (table,), (length,) = tables, lengths  # one request runs here
         ours, before = pool.read_layer(layer, tables, lengths), pool.kv.clone()
         said = self._gather(pool.kv, layer, list(table.block_ids), table.offset, length)
-        theirs = _pair(said, ours[0].shape[1], ours[0].shape[3])
+        theirs = _pair(said, ours[0][0])
         if layer == 0:
             self._log_read(theirs[0], table, length)
         if self.divergence is None and not pool.kv.equal(before):
@@ -138,8 +152,8 @@ class _Reader:
             ended = "the row should have ended"
             goal = ended if slot is None else f"it should be the {HALVES[half]} of {self._word(slot)}"
             sentence = f"Layer {layer}, position {position}: there is {stands}; {goal}."
-            invariant = "I6" if found not in (None, slot) else None  # it is another slot that was read
-            self._blame(sentence, invariant, found if slot is None else slot)
+            blamed = next(each for each in (slot, found, int(table.slot(length - 1))) if each is not None)
+            self._blame(sentence, _broken(found, slot, table, length), blamed)
             return
 
     def _origin(self, row: Tensor, position: int, half: int, layer: int) -> tuple[int | None, int]:
@@ -162,7 +176,7 @@ class _Reader:
             if each == slot
         ]
         block_id, place = divmod(slot, BLOCK_SIZE)
-        word = f"“{written[-1]}”" if written else "no word"
+        word = f"“{written[-1]}”" if written else "a slot in which nobody has written"
         return f"{word} (block {block_id}, place {place})"
 
     def _blame(self, sentence: str, invariant: str | None, slot: int | None) -> None:
@@ -180,16 +194,29 @@ def _all_but_reads(log: EventLog) -> Callable[[dict[str, Any]], None]:
     return tell
 
 
-def _pair(said: Any, heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """k, v as they were given back. TypeError if attention cannot read them."""
-    shapes = [list(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in said]
-    fits = len(shapes) == 2 and all(isinstance(part, Tensor) and part.ndim == 3 for part in said)
-    if not fits or any((part.shape[0], part.shape[2]) != (heads, head_dim) for part in said):
-        raise TypeError(
-            f"gather gives back {shapes}; it should be k and v, each [{heads}, length, {head_dim}]"
-        )
-    k, v = said
-    return k, v
+def _broken(found: int | None, slot: int | None, table: Any, length: int) -> str | None:
+    """The invariant that a read of slot `found` in place of `slot` breaks; None if no other slot was read."""
+    if found is None or found == slot:
+        return None
+    return "I5" if found in map(int, table.slots(0, length)) else "I6"  # its own word, or not
+
+
+def _pair(said: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """k, v as they were given back. TypeError if attention cannot read them.
+
+    Args:
+        like: what they should look like, [heads, any length, head_dim].
+    """
+    parts = as_pair(said)
+    if parts is not None and all(isinstance(part, Tensor) and _alike(part, like) for part in parts):
+        return parts
+    given = kind(said) if parts is None else " and ".join(map(kind, parts))
+    raise TypeError(f"gather gives back {given}; it should be k and v, each like {kind(like)}")
+
+
+def _alike(part: Tensor, like: Tensor) -> bool:
+    heads, _, head_dim = like.shape
+    return part.dtype == like.dtype and part.ndim == 3 and (part.shape[0], part.shape[2]) == (heads, head_dim)
 
 
 def _first_difference(theirs: Tensor, ours: Tensor) -> int | None:

@@ -27,7 +27,8 @@ BLOCK_SIZES = (1, 3, 5, 7, 16, 100, 544)
 #: On Linux the GPU kernel is tested everywhere, by Triton's interpreter; elsewhere there is no Triton, nor
 #: is there with the conda road's packages.
 WITH_TRITON = sys.platform == "linux" and not (Path(sys.prefix) / "conda-meta").exists()
-READERS = [name for name in BACKENDS if name != "triton" or WITH_TRITON]
+#: "contiguous" reads pools of one block only: see test_contiguous.py.
+READERS = [name for name in BACKENDS if name != "contiguous" and (name != "triton" or WITH_TRITON)]
 backends = pytest.mark.parametrize("backend", [*READERS, "auto"])
 
 

@@ -404,6 +404,15 @@ def test_text_is_legible_in_both_themes(lab: Lab, theme: str) -> None:
         assert node.evaluate(CONTRAST) >= 4.5, part
 
 
+@pytest.mark.parametrize(("marked", "followed"), [([], 2), ([1], 1), ([5], 2)])
+def test_of_an_events_blocks_the_marked_one_is_selected(lab: Lab, marked: list[int], followed: int) -> None:
+    cell = STORY.replace("story_log()", f"story_log(), step=9, highlight={marked}")  # B copies block 1 to 2
+    _, block_map = shown_map(lab, f"marked{len(marked)}{followed}", cell)
+    expect(title(block_map)).to_have_text("Step 9 of 23")
+    expect(block_map.locator(".mk-detail")).to_have_text(re.compile(f"^Block {followed}:"))
+    expect(block_map.locator(".mk-cell.is-main")).to_have_attribute("data-block", str(followed))
+
+
 def test_a_click_on_a_broken_invariant_goes_to_its_step_and_block(lab: Lab) -> None:
     cell = STORY.replace(
         "story_log()", "EventLog([*story()[:9], write('A', 3, [3], 'oops'), *story()[11:15]])"

@@ -157,6 +157,14 @@ Memory: 2 tokens, 0 unused, 0 before offset, 6 free · 1 of 4 blocks held · pea
     )
 
 
+def test_of_an_events_blocks_the_marked_one_is_linked() -> None:
+    # B copies block 1 to block 2: its entry now leads to 2, A's still to 1.
+    plain, marked, other = (BlockMap(story_log(), step=9, highlight=mark).to_svg() for mark in ([], [1], [5]))
+    path = re.compile(r'<path d="(M[^"]*)" fill="none" stroke-width="2"')
+    assert len(path.findall(plain)) == 1 and path.findall(other) == path.findall(plain)
+    assert path.findall(marked) != path.findall(plain)
+
+
 def test_text_frame_with_sharing_an_offset_and_a_mark() -> None:
     shown = BlockMap(story_log(), step=14, highlight=[2], caption="copied")
     assert (

@@ -84,6 +84,11 @@ def test_a_decode_step_reads_every_layer_once():
     assert reads.tokens == [7] * bench.model.num_layers
 
 
+def test_what_numpy_copies_is_not_seen():
+    pool, _ = pool_with(9)
+    assert bytes_moved(lambda: pool.kv.numpy().copy()) == (0, 0)
+
+
 def test_the_kernel_has_nothing_copied_for_it():
     pool, table = pool_with(9)
     q = torch.ones(1, 3, 8)

@@ -304,7 +304,13 @@ BROKEN: dict[str, tuple[list[Event], str, int | None, int]] = {
     "I5 wrong slot": ([write("A", 3, [2], "q")], "I5", 1, 4),
     "I5 beyond the table": ([write("A", 4, [4], "q")], "I5", 1, 4),
     "I6 unwritten": ([read("A", 4)], "I6", 1, 4),
-    "I6 other slots than the table's": ([read("A", 2, slots=[1, 0])], "I6", 0, 4),
+    "I5 its own words in another order": ([read("A", 2, slots=[1, 0])], "I5", 0, 4),
+    "I6 a slot that is not its own": (
+        [allocate("B", 0, 2), write("B", 0, [4], "q"), read("A", 2, slots=[0, 4])],
+        "I6",
+        2,
+        6,
+    ),
     "I6 beyond the table": ([read("A", 5)], "I6", 1, 4),
 }
 

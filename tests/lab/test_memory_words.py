@@ -54,6 +54,7 @@ def test_what_is_no_key_is_no_word():
     model = Workbench().model
     keys = torch.full((2, model.num_heads, model.head_dim), 100.0)
     assert words_of_keys(keys, model) == (NOTHING, NOTHING)
+    assert words_of_keys(keys * float("nan"), model) == (NOTHING, NOTHING)
     assert words_of_keys(keys[:0], model) == ()
 
 

@@ -22,6 +22,7 @@ def test_each_cell_is_marked():
 
 
 def test_answers_of_the_wrong_length_are_marked_to_the_end():
+    assert predict(q="q").answer(q="4 5").mark(q=[1, 2, 3]).right == 0
     guess = predict(queue="queue").answer(queue="1, 2")
     assert repr(guess.mark(queue=[1, 2, 3])).endswith("✓  ✓  ✗")
     assert guess.mark(queue=[1, 2, 3]).right == 0
@@ -229,6 +230,51 @@ def test_a_number_may_be_near(typed):
     assert marks.right == 1
     assert repr(marks).splitlines()[3].strip() == "✓ near"
     assert guess.mark(share=25).right == 0, "only where it is allowed"
+
+
+@pytest.mark.parametrize("typed", ["235.9", "236.4 MB", "~236", "≈ 236", "about 235.9 MB", "230mb"])
+def test_a_measured_number_may_have_its_unit_and_its_decimals(typed):
+    guess = predict(written="MB").answer(written=typed)
+    assert guess.mark(written=236, within={"written": 10}).right == 1
+
+
+@pytest.mark.parametrize("typed", ["0", "0.02", "<1", "< 1 %", "less than 1", "0.0", "none", "nothing"])
+def test_next_to_nothing_is_near_to_nothing(typed):
+    guess = predict(made="per cent").answer(made=typed)
+    assert guess.mark(made=0, within={"made": 1}).right == 1
+    assert guess.mark(made=5, within={"made": 1}).right == 0
+
+
+@pytest.mark.parametrize("typed", ["1 96", "1x96 KB", "1 × 96", "1×96kb", "1 * 96", "1 run of 96 KB"])
+def test_a_product_is_two_numbers(typed):
+    assert predict(runs="runs, and KB in each").answer(runs=typed).mark(runs=(1, 96)).right == 1
+
+
+@pytest.mark.parametrize("typed", ["error", "an error", "Error!", "the error"])
+def test_articles_and_exclamation_marks_do_no_harm(typed):
+    assert predict(reader="reader broken: Bo has …").answer(reader=typed).mark(reader="error").right == 1
+
+
+def test_only_what_stands_behind_the_colon_may_be_said_again():
+    guess = predict(both="both broken: Bo has …")
+    for typed in ("Bo has nine black horses .", "nine black horses", "9 black horses."):
+        assert guess.answer(both=typed).mark(both="nine black horses").right == 1
+    assert guess.answer(both="Ada has nine black horses").mark(both="nine black horses").right == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "marks"),
+    [
+        ("Bo has nine black horses .", "✗✓✓✓✓✓✓"),
+        (". Bo has 9 black horses", "✓✓✓✓✓✓✓"),
+        ("Bo has black horses .", "✗✓✓✗✓✓✓"),
+        ("nine", "✗✗✗✓✗✗✗"),
+    ],
+)
+def test_what_is_missing_does_not_shift_the_rest(typed, marks):
+    found = predict(behind="words").answer(behind=typed).mark(behind=". Bo has nine black horses .".split())
+    assert "".join(repr(found).splitlines()[3].split()) == marks
+    assert found.right == ("✗" not in marks)
 
 
 @pytest.mark.parametrize("typed", ["14", "36", "35.1", "much", "nan", "25 25"])

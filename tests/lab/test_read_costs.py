@@ -6,17 +6,20 @@ import torch
 from minikv import KVCacheManager
 from minikv.attention import paged_attention
 from minikv.lab import code_size, lazy_memory, read_costs
+from minikv.lab.bytes_moved import bytes_moved
 from minikv.lab.code_size import lines_of_code
 from minikv.lab.lazy_memory import reserve, reserve_and_write, resident_bytes
 from minikv.lab.read_costs import (
     Layouts,
     ReadScene,
+    ReadTimes,
     fastest,
     fastest_in_turns,
     head_major,
     one_thread,
     runs,
     time_layouts,
+    time_reads,
 )
 
 # ---- the scene and the clock -----------------------------------------------------------------
@@ -30,6 +33,27 @@ def test_all_ways_of_reading_a_scene_agree():
         torch.testing.assert_close(scene.attend(backend), reference)
     k, v = scene.gather()
     assert k.shape == v.shape == (1, 12, 64, 64)
+    torch.testing.assert_close(scene.attend_rows(k, v), reference)
+
+
+def test_the_lean_gather_gives_the_same_rows_and_moves_no_byte_too_many():
+    scene = ReadScene(64)
+    assert all(map(torch.equal, scene.lean_gather(), scene.gather()))
+    least = 2 * 12 * 64 * 64 * 4
+    assert bytes_moved(scene.lean_gather) == (least, least)
+    assert bytes_moved(scene.gather).read > least
+
+
+def test_reads_are_compared_by_the_kernels_time():
+    assert all(time > 0 for time in time_reads(ReadScene(64)))
+    times = ReadTimes(gather=10.0, lean=4.0, kernel=2.0, rows=1.0)
+    assert times.taken_back == pytest.approx(2 / 3)
+    assert repr(times).splitlines() == [
+        "our gather, then attention      5.0 times the kernel's time",
+        "a lean gather, then attention   2.0 times the kernel's time",
+        "the kernel, block by block      1.0 times the kernel's time",
+        "attention, all side by side     0.5 times the kernel's time",
+    ]
 
 
 def test_writing_one_token_leaves_the_others_alone():
@@ -106,21 +130,25 @@ def test_layouts_are_compared_and_a_draw_is_called_one():
 
 def test_what_was_written_is_what_the_process_grew_by():
     found = reserve_and_write(num_blocks=2048, blocks_written=100)
-    assert found.num_blocks == 2048
+    assert found.num_blocks == found.asked_for == 2048
+    assert "refused" not in repr(found)
     assert found.reserved == 2048 * 12 * 98_304
     assert found.written == 100 * 12 * 98_304
-    if resident_bytes() is not None:
+    assert found.measured == (resident_bytes() is not None)
+    if found.measured:
         assert found.grown_by_reserving < 0.05 * found.reserved
         assert 0.7 < found.grown_by_writing / found.written < 1.3
         assert "/proc/self/statm" in repr(found)
 
 
-def test_without_proc_it_falls_back_on_the_pools_own_count(monkeypatch, tmp_path):
+def test_without_proc_it_says_that_nothing_was_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(lazy_memory, "_STATM", tmp_path / "none")
     assert resident_bytes() is None
     found = reserve_and_write(num_blocks=8, blocks_written=2)
-    assert (found.grown_by_reserving, found.grown_by_writing) == (0, found.written)
-    assert "this system has no /proc/self/statm" in repr(found)
+    assert (found.grown_by_reserving, found.grown_by_writing, found.measured) == (None, None, False)
+    assert found.written == 2 * 12 * 98_304, "which the pool counts by itself"
+    assert repr(found).count("the process grew by (not measured)") == 2
+    assert f"this system has no {(tmp_path / 'none').as_posix()} to measure it with" in repr(found)
 
 
 @pytest.mark.parametrize("content", ["", "12", "1 x 2", "1 0 0"])
@@ -144,7 +172,8 @@ def test_a_machine_that_refuses_gets_a_smaller_pool(monkeypatch):
     assert reserve(16).num_blocks == 4
     assert asked == [16, 8, 4]
     found = reserve_and_write(num_blocks=16, blocks_written=8)
-    assert (found.num_blocks, found.written) == (4, 4 * 12 * 98_304)
+    assert (found.asked_for, found.num_blocks, found.written) == (16, 4, 4 * 12 * 98_304)
+    assert "4 blocks: the machine refused 16, so the pool was halved until it did not" in repr(found)
 
 
 def test_not_even_one_block(monkeypatch):

@@ -5,7 +5,8 @@ import torch
 
 from minikv.lab import Workbench, solution
 from minikv.lab.exercises import check, get
-from minikv.lab.exercises.pool import CASES, OLD, WORDS, fingerprints, words_of
+from minikv.lab.exercises.pool import CASES, OLD, OTHER, SHAPE, WORDS, fingerprints, kind, words_of
+from minikv.lab.memory_words import words_in_memory
 from minikv.lab.try_gather import leave_old_words, try_gather
 
 RIGHT = get("05.gather").right
@@ -14,8 +15,10 @@ WRONG = dict(get("05.gather").wrong)
 # ---- the judge -------------------------------------------------------------------------------
 
 
-def test_every_number_is_its_own_address():
-    kv = fingerprints()
+@pytest.mark.parametrize("shape", [SHAPE, OTHER])
+def test_every_number_is_its_own_address(shape):
+    kv = fingerprints(shape)
+    assert kv.shape == shape
     assert kv.flatten().tolist() == list(range(1, kv.numel() + 1))
 
 
@@ -41,6 +44,25 @@ def test_the_request_has_its_words_in_order_and_the_rest_are_old(case):
         ("full blocks only", "position 8: 'two' is missing", None),
         ("tokens first, heads second", "K has the shape [4, 2, 3]; it should be", None),
         ("reads straight on from the first block", "'kites' (block 1, place 0) should stand there", "I6"),
+        ("permutes in the wrong order: the places before the blocks", "but it is 'kites' (block 1, p", "I5"),
+        ("sorts the blocks", "'Ada' (block 4, place 0) should stand there, but it is 'kites'", "I5"),
+        (
+            "knows that a block has four slots",
+            "blocks of 6 slots: the first difference in K is at position 0: 'Ada'",
+            "I5",
+        ),
+        ("knows that there are two heads, with three numbers each", "K has the shape [2, 6, 2]; it", None),
+        ("makes double precision of it", "K is of torch.float64; the pool's numbers are of torch.fl", None),
+        (
+            "makes half precision of it",
+            "K is of torch.float16; the pool's numbers are of torch.float32",
+            None,
+        ),
+        (
+            "gives back the keys only",
+            "gives one tensor [2, 4, 3] of torch.float32; it should be a pair",
+            None,
+        ),
         ("changes the pool", "has changed the pool", None),
     ],
 )
@@ -54,6 +76,14 @@ def right_by_index(kv, layer, block_ids, offset, length):
     slots = [block * kv.shape[4] + place for block in block_ids for place in range(kv.shape[4])]
     row = torch.stack([kv[layer, s // kv.shape[4], :, :, s % kv.shape[4]] for s in slots], dim=2)
     return row[:, :, offset : offset + length]
+
+
+def test_what_is_given_in_place_of_a_function_is_named_and_not_dumped():
+    given = torch.zeros(100, 100), torch.zeros(100, 100)
+    assert check("05.gather", given).message == "the answer is a function, not a tuple of 2"
+    with pytest.raises(TypeError, match="try_gather takes a function, not a tuple of 2; leave off"):
+        try_gather(given)
+    assert [kind(each) for each in (None, 3, "x", {})] == ["None", "3", "'x'", "a dict"]
 
 
 def test_another_right_way_is_right_too_even_as_one_tensor():
@@ -95,7 +125,7 @@ def test_the_default_variants_are_not_the_examples_of_the_notebook():
     for name in ("05.address", "05.bytes"):
         for seed in range(40):
             exercise = get(f"{name}#{seed}")
-            assert exercise.right not in (1088, 1600, 21792, 122_880, 245_760)
+            assert exercise.right not in (6176, 1600, 21792, 122_880, 245_760)
             assert len(exercise.wrong) >= 4
 
 
@@ -106,9 +136,9 @@ def test_the_old_words_are_where_the_docstring_says():
     bench = Workbench(num_blocks=8, block_size=4)
     leave_old_words(bench)
     assert bench.manager.free_queue == (7, 2, 1, 0, 4, 3, 6, 5)
-    state = bench.log.state(len(bench.log) - 1)
-    empty = [block_id for block_id in range(8) if None in state.words_in(block_id)]
-    assert empty == [2, 7]
+    words = words_in_memory(bench.pool, bench.model)
+    assert len(words.left_over) == 8 * 4
+    assert words.in_block(7) == ("Rain", "fell", "all", "night")
 
 
 def test_the_solution_reads_as_ours_does():
@@ -128,10 +158,20 @@ def test_the_solution_reads_as_ours_does():
             4,
             "there is the key of “black” (block 4, place 3)",
         ),
-        ("pads with zeros to the end of the last block", "I6", 7, "the row should have ended"),
-        ("ignores the offset", "I6", 7, "it should be the key of “Ada” (block 7, place 2)"),
-        ("skips the offset in every block", "I6", 2, "there is the key of “kites” (block 2, place 2)"),
-        ("permutes in the wrong order: the places before the blocks", "I6", 7, "there is the key of “Bo”"),
+        (
+            "pads with zeros to the end of the last block",
+            None,
+            4,
+            "there is something that lies nowhere in the pool; the row should have ended",
+        ),
+        (
+            "ignores the offset",
+            "I6",
+            7,
+            "there is the key of “Rain” (block 7, place 0); it should be the key",
+        ),
+        ("skips the offset in every block", "I5", 2, "there is the key of “kites” (block 2, place 2)"),
+        ("permutes in the wrong order: the places before the blocks", "I5", 7, "there is the key of “Bo”"),
         (
             "cuts at length before it skips the offset",
             None,
@@ -151,7 +191,9 @@ def test_the_first_divergence_is_named_and_shown(mistake, invariant, block, said
     assert said in " ".join(repr(tried).split())
     shown = tried.map()
     assert (shown.step, shown.highlight) == (tried.first.step, [block])
-    assert bool(tried.log.violations) == (invariant is not None)  # the map says what the sentence says
+    assert "Marked: P" in shown.to_text() and shown.to_text().endswith("this should have been read")
+    found = {violation.invariant for violation in tried.log.violations[:1]}
+    assert found == {invariant} - {None}, "the map says what the sentence says"
 
 
 def test_a_wrong_order_makes_the_model_say_something_false():
@@ -164,12 +206,17 @@ def test_what_attention_cannot_read_stops_the_run():
         "the run stops with TypeError: gather gives back"
         in try_gather(WRONG["tokens first, heads second"]).said
     )
-    assert "the run stops with" in try_gather(lambda *call: None).said
+    assert "gather gives back None; it should be k and v" in try_gather(lambda *call: None).said
+    assert (
+        "gather gives back one tensor [4, 17, 32] of torch.float64 and one tensor"
+        in try_gather(WRONG["makes double precision of it"]).said
+    )
 
 
 def test_code_that_is_not_written_yet_runs_nothing_and_nonsense_is_refused():
     tried = try_gather(WRONG["untouched starter"])
     assert tried.said is None and len(tried.log) == 0
+    assert repr(tried.map()).startswith("There is nothing to be seen yet")
     for nonsense in (None, 3, list):
         with pytest.raises(TypeError, match="try_gather takes a function"):
             try_gather(nonsense)

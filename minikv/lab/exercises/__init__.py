@@ -13,7 +13,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minikv.lab.exercises import blocks_and_tables, contiguous, decode, manager, pool, ref_counts, start_here
+from minikv.lab.exercises import (
+    blocks_and_tables,
+    contiguous,
+    decode,
+    kernel,
+    manager,
+    pool,
+    ref_counts,
+    start_here,
+)
 from minikv.lab.exercises.exercise import Exercise, Verdict, folded
 
 __all__ = ["EXERCISES", "Exercise", "Variant", "Verdict", "check", "get", "hint", "solution", "variant"]
@@ -27,6 +36,7 @@ EXERCISES: dict[str, Callable[[random.Random], Exercise]] = {
     **ref_counts.EXERCISES,
     **pool.EXERCISES,
     **decode.EXERCISES,
+    **kernel.EXERCISES,
 }
 WITH_VARIANTS = (
     *start_here.WITH_VARIANTS,
@@ -36,6 +46,7 @@ WITH_VARIANTS = (
     *ref_counts.WITH_VARIANTS,
     *pool.WITH_VARIANTS,
     *decode.WITH_VARIANTS,
+    *kernel.WITH_VARIANTS,
 )
 
 _hints_given: dict[str, int] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -83,14 +83,15 @@ def _bytes(rng: random.Random) -> Exercise:
     )
     slips = {value: why for why, value in reversed(found) if value != right}  # of two mistakes the first
     return Exercise(
-        question=f"A model with {layers} layers and {heads} KV heads × {dim}, numbers of {per_number} bytes. "
-        f"A request has {stored} tokens stored, the newest included, in blocks of {size}. How many bytes "
-        "must the gather of one decode step move at least, in all layers: read and written together?",
+        question=f"A model with {layers} layers keeps K and V for {heads} heads × {dim}, in numbers of "
+        f"{per_number} bytes. A request has {stored} tokens stored, the newest included, in blocks of "
+        f"{size}. How many bytes must the gather of one decode step move at least, in all layers: read and "
+        "written together?",
         judge=number(
             right, f"2 × 2 × {layers} × {heads} × {dim} × {stored} × {per_number}: {right:,} bytes", slips
         ),
         hints=(
-            "What is stored for one token in one layer? K and V, each heads × head dim numbers.",
+            "For one token a layer stores K and V, each heads × head dim numbers.",
             f"That is 2 × {heads} × {dim} × {per_number} = {2 * heads * dim * per_number:,} bytes. How many "
             "tokens and layers are copied?",
             f"{stored} tokens × {layers} layers make {once:,} bytes of K and V. They are read once and "
@@ -202,6 +203,31 @@ def _clears_behind_itself(kv, layer, block_ids, offset, length):
     return k, v
 
 
+def _blocks_of_four(kv, layer, block_ids, offset, length):
+    places = [(block_ids[(offset + p) // 4], (offset + p) % 4) for p in range(length)]
+    k, v = torch.stack([kv[layer, block, :, :, place] for block, place in places], dim=2)
+    return k, v
+
+
+def _two_heads_of_three(kv, layer, block_ids, offset, length):
+    row = torch.cat([kv[layer, b] for b in block_ids], dim=2)[:, :2, offset : offset + length, :3]
+    return row[0], row[1]
+
+
+def _in_double(kv, layer, block_ids, offset, length):
+    k, v = gather(kv, layer, block_ids, offset, length)
+    return k.double(), v.double()
+
+
+def _in_half(kv, layer, block_ids, offset, length):
+    k, v = gather(kv, layer, block_ids, offset, length)
+    return k.half(), v.half()
+
+
+def _only_keys(kv, layer, block_ids, offset, length):
+    return gather(kv, layer, block_ids, offset, length)[0]
+
+
 def _untouched(kv, layer, block_ids, offset, length):
     return ...
 
@@ -237,6 +263,11 @@ def _gather(rng: random.Random) -> Exercise:
             ("takes the entries' numbers for block ids", _logical_ids),
             ("always reads layer 0", _first_layer),
             ("changes the pool", _clears_behind_itself),
+            ("knows that a block has four slots", _blocks_of_four),
+            ("knows that there are two heads, with three numbers each", _two_heads_of_three),
+            ("makes double precision of it", _in_double),
+            ("makes half precision of it", _in_half),
+            ("gives back the keys only", _only_keys),
             ("untouched starter", _untouched),
         ),
     )
@@ -245,7 +276,9 @@ def _gather(rng: random.Random) -> Exercise:
 WORDS = "Ada has three red kites . Bo has two gold cups .".split()
 OLD = "It is late . The shop opens at noon . Tea is ready . Eva has six grey drums . Rain fell".split()
 OLD += ["all", "night"]
-_SHAPE = (2, 6, 2, 2, 4, 3)  # layers, blocks, K and V, heads, block size, head dim
+Shape = tuple[int, int, int, int, int, int]  # layers, blocks, K and V, heads, block size, head dim
+SHAPE: Shape = (2, 6, 2, 2, 4, 3)
+OTHER: Shape = (2, 4, 2, 3, 6, 2)  # as many slots
 
 
 class Case(NamedTuple):
@@ -255,16 +288,18 @@ class Case(NamedTuple):
     block_ids: tuple[int, ...]
     offset: int
     length: int
+    shape: Shape = SHAPE
 
     @property
     def slots(self) -> list[int]:
         """The flat slot of each position."""
-        size = _SHAPE[4]
+        size = self.shape[4]
         row = [block * size + place for block in self.block_ids for place in range(size)]
         return row[self.offset : self.offset + self.length]
 
     def __str__(self) -> str:
-        return f"gather(kv, {self.layer}, {list(self.block_ids)}, offset={self.offset}, length={self.length})"
+        call = f"gather(kv, {self.layer}, {list(self.block_ids)}, offset={self.offset}, length={self.length})"
+        return call if self.shape == SHAPE else f"{call} with blocks of {self.shape[4]} slots"
 
 
 CASES = (
@@ -274,20 +309,21 @@ CASES = (
     Case(0, (4, 1, 3), 0, 10),
     Case(1, (3, 5, 0), 2, 7),
     Case(0, (1, 2), 3, 1),
+    Case(1, (3, 0, 2), 5, 6, OTHER),  # block 2 is there for words to come
 )
 
 
 def words_of(case: Case) -> list[str]:
     """What lies in each flat slot: the request's words in the order of its table, old words elsewhere."""
-    words = list(OLD[: _SHAPE[1] * _SHAPE[4]])
+    words = list(OLD[: case.shape[1] * case.shape[4]])
     for slot, word in zip(case.slots, WORDS, strict=False):
         words[slot] = word
     return words
 
 
-def fingerprints() -> Tensor:
+def fingerprints(shape: Shape = SHAPE) -> Tensor:
     """A pool in which every number is its own address, counted from 1, and so tells where it came from."""
-    return torch.arange(1, prod(_SHAPE) + 1, dtype=torch.float32).reshape(_SHAPE)
+    return torch.arange(1, prod(shape) + 1, dtype=torch.float32).reshape(shape)
 
 
 class Origin(NamedTuple):
@@ -300,24 +336,19 @@ class Origin(NamedTuple):
     place: int
     dim: int
 
-    @property
-    def slot(self) -> int:
-        """The flat slot."""
-        return self.block * _SHAPE[4] + self.place
-
 
 def _judge_gather(answer: Any) -> Verdict:
     if not callable(answer) or isinstance(answer, type):
-        return Verdict(False, f"the answer is a function, not {answer!r}")
+        return Verdict(False, f"the answer is a function, not {kind(answer)}")
     for case in CASES:
-        kv = fingerprints()
+        kv = fingerprints(case.shape)
         try:
             said = answer(kv, case.layer, list(case.block_ids), case.offset, case.length)
         except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
             return Verdict(False, f"{case} raised {type(error).__name__}: {error}")
         if said is ...:
             return Verdict(False, "not answered yet: the function still returns ...")
-        if not kv.equal(fingerprints()):
+        if not kv.equal(fingerprints(case.shape)):
             return Verdict(False, f"{case} has changed the pool; a read leaves it as it was")
         verdict = _judge_pair(said, case)
         if verdict is not None:
@@ -327,20 +358,23 @@ def _judge_gather(answer: Any) -> Verdict:
 
 def _judge_pair(said: Any, case: Case) -> Verdict | None:
     """What is wrong with a pair k, v; None if nothing is."""
-    if (
-        not isinstance(said, tuple | list | Tensor)
-        or (isinstance(said, Tensor) and not said.ndim)
-        or len(said) != 2
-    ):
-        return Verdict(False, f"{case} gives {_kind(said)}; it should be a pair: k, v")
-    for name, part, half in zip("KV", said, (0, 1), strict=True):
+    pair = as_pair(said)
+    if pair is None:
+        return Verdict(False, f"{case} gives {kind(said)}; it should be a pair: k, v")
+    heads, dim = case.shape[3], case.shape[5]
+    for name, part, half in zip("KV", pair, (0, 1), strict=True):
         if not isinstance(part, Tensor):
-            return Verdict(False, f"{case}: {name} is {_kind(part)}; it should be a tensor")
-        if part.ndim != 3 or (part.shape[0], part.shape[2]) != (_SHAPE[3], _SHAPE[5]):
+            return Verdict(False, f"{case}: {name} is {kind(part)}; it should be a tensor")
+        if part.ndim != 3 or (part.shape[0], part.shape[2]) != (heads, dim):
             return Verdict(
                 False,
                 f"{case}: {name} has the shape {list(part.shape)}; it should be heads, length, head dim: "
-                f"{[_SHAPE[3], case.length, _SHAPE[5]]}",
+                f"{[heads, case.length, dim]}",
+            )
+        if part.dtype != torch.float32:
+            return Verdict(
+                False,
+                f"{case}: {name} is of {part.dtype}; the pool's numbers are of torch.float32, keep them so",
             )
         verdict = _first_difference(name, part, half, case)
         if verdict is not None:
@@ -356,58 +390,85 @@ def _first_difference(name: str, part: Tensor, half: int, case: Case) -> Verdict
         if position >= part.shape[1]:
             return Verdict(False, f"{now}{words[slots[position]]!r} is missing")
         if position >= case.length:
-            extra = _named(part[0, position], words)
-            return Verdict(False, f"{now}length is {case.length}, and here follows {extra}", "I6")
-        if why := _odd(part[:, position], half, case.layer, slots[position], words):
-            return Verdict(False, now + why, "I6" if "should stand there" in why else None)
+            extra = _origin(part[0, position, 0], case.shape)
+            why = f"length is {case.length}, and here follows {_named(extra, case)}"
+            return Verdict(False, now + why, _broken(extra, case))
+        if odd := _odd(part[:, position], half, case, slots[position]):
+            return Verdict(False, now + odd.message, odd.invariant)
     return None
 
 
-def _odd(found: Tensor, half: int, layer: int, slot: int, words: Sequence[str]) -> str | None:
+def _odd(found: Tensor, half: int, case: Case, slot: int) -> Verdict | None:
     """What is wrong with one word's numbers [heads, head_dim]; None if they are the right ones."""
-    block, place = divmod(slot, _SHAPE[4])
-    right = fingerprints()[layer, block, half, :, place]
-    if found.shape == right.shape and torch.equal(found.to(right), right):
+    block, place = divmod(slot, case.shape[4])
+    right = fingerprints(case.shape)[case.layer, block, half, :, place]
+    if torch.equal(found, right):
         return None
-    head = next(h for h in range(len(right)) if not torch.equal(found[h].to(right), right[h]))
-    goal = f"{words[slot]!r} (block {block}, place {place})"
-    origin = _origin(found[head, 0])
+    head = next(h for h in range(len(right)) if not torch.equal(found[h], right[h]))
+    goal = f"{words_of(case)[slot]!r} (block {block}, place {place})"
+    origin = _origin(found[head, 0], case.shape)
     if origin is None:
-        return f"{goal} should stand there; what stands there lies nowhere in the pool"
-    if origin.slot != slot:
-        return f"{goal} should stand there, but it is {_named(found[head], words)}"
+        return Verdict(False, f"{goal} should stand there; what stands there lies nowhere in the pool")
+    if _slot(origin, case) != slot:
+        why = f"{goal} should stand there, but it is {_named(origin, case)}"
+        return Verdict(False, why, _broken(origin, case))
+    halves = ("key", "value")
     if origin.half != half:
-        return (
-            f"it is the {('key', 'value')[origin.half]} of {goal}, and should be its {('key', 'value')[half]}"
-        )
-    if origin.layer != layer:
-        return f"it is {goal}, but of layer {origin.layer} and not of layer {layer}"
-    return f"it is {goal}, but head {head} has numbers of head {origin.head}: see what is permuted"
+        return Verdict(False, f"it is the {halves[origin.half]} of {goal}, and should be its {halves[half]}")
+    if origin.layer != case.layer:
+        return Verdict(False, f"it is {goal}, but of layer {origin.layer} and not of layer {case.layer}")
+    return Verdict(
+        False, f"it is {goal}, but head {head} has numbers of head {origin.head}: see what is permuted"
+    )
 
 
-def _named(numbers: Tensor, words: Sequence[str]) -> str:
-    """The word whose fingerprint these numbers [head_dim] begin with, and where it lies."""
-    origin = _origin(numbers[0])
+def _broken(origin: Origin | None, case: Case) -> str | None:
+    """The invariant that reading this slot in another's place breaks: I5 if it is the request's own."""
+    if origin is None:
+        return None
+    return "I5" if _slot(origin, case) in case.slots else "I6"
+
+
+def _slot(origin: Origin, case: Case) -> int:
+    return origin.block * case.shape[4] + origin.place
+
+
+def _named(origin: Origin | None, case: Case) -> str:
+    """The word that lies there, and where that is."""
     if origin is None:
         return "what lies nowhere in the pool"
-    return f"{words[origin.slot]!r} (block {origin.block}, place {origin.place})"
+    return f"{words_of(case)[_slot(origin, case)]!r} (block {origin.block}, place {origin.place})"
 
 
-def _origin(number: Tensor) -> Origin | None:
+def _origin(number: Tensor, shape: Shape) -> Origin | None:
     """Where a fingerprint comes from; None for a number that is none."""
     value = float(number) - 1
-    if not 0 <= value < prod(_SHAPE) or value != int(value):  # NaN fails the first
+    if not 0 <= value < prod(shape) or value != int(value):  # NaN fails the first
         return None
     place = int(value)
     indices = []
-    for size in reversed(_SHAPE):
+    for size in reversed(shape):
         place, index = divmod(place, size)
         indices.append(index)
     return Origin(*reversed(indices))
 
 
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}" if not isinstance(value, int | float | str) else repr(value)
+def as_pair(said: Any) -> tuple[Any, Any] | None:
+    """k and v as a gather gave them back: two things, or one tensor whose first dimension is K and V."""
+    if isinstance(said, Tensor):
+        return (said[0], said[1]) if said.ndim == 4 and len(said) == 2 else None
+    return (said[0], said[1]) if isinstance(said, tuple | list) and len(said) == 2 else None
+
+
+def kind(value: Any) -> str:
+    """What sort of thing a value is, in a few words, however large it is."""
+    if isinstance(value, Tensor):
+        return f"one tensor {list(value.shape)} of {value.dtype}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    if value is None or isinstance(value, int | float | str):
+        return repr(value)
+    return f"a {type(value).__name__}"
 
 
 EXERCISES: dict[str, Callable[[random.Random], Exercise]] = {

@@ -500,6 +500,8 @@ class View {
     this.standing = state.violations.filter((found) => found.until === null);
     this.broken = new Set(this.standing.map((found) => found.block));
     this.marked = new Set(this.model.get("highlight"));
+    const { blocks } = this.frame;
+    this.main = blocks.find((block) => this.marked.has(block)) ?? blocks[0]; // of several, one that is marked
     const focused = document.activeElement;
     this.useSize(state.num_blocks > BIG);
     const near = this.near(state.num_blocks);
@@ -710,7 +712,7 @@ class View {
     const flags = [];
     if (this.broken.has(block)) flags.push("is-broken");
     if (this.marked.has(block)) flags.push("is-marked");
-    if (this.frame.blocks[0] === block) flags.push("is-main");
+    if (this.main === block) flags.push("is-main");
     return flags.join(" ");
   }
 
@@ -723,7 +725,7 @@ class View {
     if (!this.big || !scrollHeight || this.cells.length !== count) return [[0, count]];
     const first = Math.floor((scrollTop / scrollHeight) * count);
     const seen = Math.ceil((clientHeight / scrollHeight) * count) + MARGIN;
-    const main = this.frame.blocks[0];
+    const { main } = this;
     const ranges = [[first - MARGIN, first + seen]];
     return main === undefined ? ranges : [...ranges, [main - seen, main + seen]];
   }
@@ -897,7 +899,7 @@ class View {
   // ---- focus that survives a redraw ---------------------------------------------------------------
 
   keepTabStops(focused) {
-    const main = this.frame.blocks[0];
+    const { main } = this;
     this.keepTabStop(this.logical, (this.mainBox() ?? this.boxesOf(main)[0])?.node);
     this.keepTabStop(this.pool, this.cells[main]?.node);
     const lost = focused && !focused.isConnected;
@@ -925,12 +927,12 @@ class View {
   mainBox() {
     // The event's block in the row of the request that acts.
     const row = this.rows[this.frame.request];
-    return row?.boxes.find((box) => box.block === this.frame.blocks[0]);
+    return row?.boxes.find((box) => box.block === this.main);
   }
 
   showMain() {
     // Scrolls inside the map only, so that the page does not jump while it plays.
-    const main = this.frame.blocks[0];
+    const { main } = this;
     if (main === undefined) return;
     for (const node of [this.cells[main].node, this.mainBox()?.node]) if (node) reveal(node);
   }
@@ -965,7 +967,7 @@ class View {
   }
 
   eventPlace() {
-    const block = this.frame.blocks[0];
+    const block = this.main;
     return block === undefined ? null : { block };
   }
 

@@ -1,0 +1,56 @@
+"""Store, then read: the attention of one step, in all layers, for a loop that runs many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from minikv.attention import BACKENDS, Read, _best, paged_attention
+from minikv.attention.tables import TableArray, as_tables
+from minikv.pool import BlockPool, ReadTable
+
+#: (layer, q, k, v) -> attention output; all [batch, num_new, heads, head_dim], of k and v the kv heads
+Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+def store_and_attend(
+    pool: BlockPool,
+    tables: Sequence[ReadTable] | TableArray,
+    lengths: Sequence[int],
+    num_new: int,
+    scale: float | None = None,
+    backend: str | Read = "auto",
+) -> Step:
+    """A function that stores one layer's new keys and values, and then attends over all that is stored.
+
+    Args:
+        tables: a block table per request, or all of them as a TableArray.
+        lengths: tokens per request, its num_new new ones included; at least num_new.
+        scale, backend: as in `paged_attention`.
+
+    Raises:
+        ValueError: a request with fewer tokens than new ones, or no such backend. The function that is
+        returned raises what `write` and `paged_attention` raise.
+    """
+    for length in lengths:
+        if length < num_new:
+            raise ValueError(f"a request of {length} tokens cannot have {num_new} new ones among them")
+    read = _best(pool, tables) if backend == "auto" else backend
+    if read == "cpu":
+        from minikv.attention import cpu  # compiled: it writes by itself, and looks at its tables once
+
+        return cpu.store_and_attend(
+            pool, tables, lengths, pool.kv.shape[5] ** -0.5 if scale is None else scale
+        )
+    if isinstance(read, str) and read not in BACKENDS:
+        raise ValueError(f"backend {read!r} is unknown")
+    rows = as_tables(tables, pool)
+    slots = np.concatenate([row.slots(n - num_new, n) for row, n in zip(rows, lengths, strict=True)])
+
+    def step(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        pool.write(layer, slots, k.flatten(0, 1), v.flatten(0, 1))
+        return paged_attention(q, pool, layer, tables, lengths, scale, read)
+
+    return step

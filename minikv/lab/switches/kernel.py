@@ -1,0 +1,72 @@
+"""A kernel that walks one entry of the block table too far, when the last block is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from minikv.attention.tables import TableArray, as_arrays, as_tables
+from minikv.lab.switches.storage import attend_beyond
+from minikv.lab.switches.switch import Switch, Undo
+from minikv.lab.workbench import Workbench
+from minikv.pool import BlockPool
+
+
+def reach(length: int, offset: int, block_size: int) -> tuple[int, int]:
+    """Entries that the broken kernel walks, and the tokens that it believes are there.
+
+    Two lines that look right by themselves: the last block has `length % block_size` tokens, or all if that
+    is 0; and the entries before it are `length // block_size`. Together they are one block too many if the
+    last block is full.
+    """
+    stop = offset + length
+    in_last = stop % block_size or block_size
+    before = stop // block_size
+    return before + 1, before * block_size + in_last - offset
+
+
+def _walk_too_far(bench: Workbench) -> Undo:
+    """Let every read walk the rows of an array of tables, padded with 0, one entry too far where the last
+    block is full; and tell the log which slots were read."""
+    honest, told = bench.loop.backend, bench.loop.observer
+
+    def read(
+        q: Tensor, pool: BlockPool, layer: int, tables: Sequence[Any], lengths: Sequence[int], scale: float
+    ) -> Tensor:
+        ids, offsets, _ = as_arrays(tables, lengths, pool)
+        padded = np.zeros((len(ids), pool.num_blocks + 1), dtype=np.int32)  # as wide as a table can become
+        padded[:, : ids.shape[1]] = ids
+        rows = as_tables(TableArray(padded, offsets), pool)
+        ends = [
+            reach(length, int(offset), pool.block_size)[1]
+            for length, offset in zip(lengths, offsets, strict=True)
+        ]
+        if layer == 0:
+            for table, row, end in zip(tables, rows, ends, strict=True):
+                slots = [int(slot) for slot in row.slots(0, end)]
+                bench.log({"op": "read", "request": table.name, "length": end, "slots": slots})
+        k, v = pool.read_layer(layer, rows, ends)
+        return attend_beyond(q, k, v, lengths, ends, scale)
+
+    def tell(event: dict[str, Any]) -> None:
+        if event["op"] != "read":  # the loop tells of the read it asked for, not of the one that was done
+            bench.log(event)
+
+    bench.loop.backend, bench.loop.observer = read, tell
+
+    def undo() -> None:
+        bench.loop.backend, bench.loop.observer = honest, told
+
+    return undo
+
+
+SWITCHES: dict[str, Switch] = {
+    "one-entry-more": Switch(
+        "I6 written-first",
+        "the kernel walks one entry too far when the last block is full: into the zeros behind the table",
+        _walk_too_far,
+    ),
+}
