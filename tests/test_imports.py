@@ -24,9 +24,18 @@ def seconds_to_import(statement: str) -> float:
     )
 
 
-@pytest.mark.parametrize("module", ["minikv", "minikv.block_table", "minikv.manager"])
+PREFIX_CACHES = [
+    f"minikv.engine.{name}" for name in ("prefix_cache", "lru", "tree_cache", "radix_cache", "hash_cache")
+]
+
+
+@pytest.mark.parametrize("module", ["minikv", "minikv.block_table", "minikv.manager", *PREFIX_CACHES])
 def test_logical_and_management_layers_import_no_torch(module: str) -> None:
     assert "torch" not in modules_after(f"import {module}")
+
+
+def test_the_prefix_caches_import_no_array_library_either() -> None:
+    assert modules_after(f"import {', '.join(PREFIX_CACHES)}") & HEAVY == set()
 
 
 def test_the_compiler_comes_with_the_compiled_kernel_only() -> None:
