@@ -15,6 +15,8 @@ _HOME = {
     "paged_attention": "minikv.attention",
     "GPT2": "minikv.gpt2",
     "generate": "minikv.decode",
+    "Engine": "minikv.engine.engine",
+    "AsyncEngine": "minikv.engine.async_engine",
     "EventLog": "minikv.lab.event_log",
     "BlockMap": "minikv.lab.block_map",
 }

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from minikv.attention import paged_attention
 from minikv.attention.tables import TableArray
+from minikv.benchmarks._machine import machine
 from minikv.benchmarks._table import format_table
 from minikv.pool import BlockPool
 
@@ -216,18 +216,6 @@ def ratios(rows: list[Row]) -> Iterator[tuple[str, str]]:
             f"{requests} × {tokens}",
             ", ".join(f"{name} {ms / best['fused']:.2f}" for name, ms in best.items() if name != "fused"),
         )
-
-
-def machine() -> str:
-    """What a figure is worth depends on this."""
-    names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    return f"{name}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {versions}"
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def plot(rows: list[Row], path: Path) -> None:

