@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import index as as_int
 from typing import Any, Protocol
 
 import numpy as np
@@ -169,7 +168,7 @@ class DecodeLoop:
 
     def _make_room(self, request: Request, num_new: int) -> None:
         """See to it that the request has blocks of its own for its next num_new tokens."""
-        self._check_context(request.num_stored + num_new)
+        self.model.check_context(request.num_stored + num_new)
         manager, table = self.manager, request.table
         start = request.num_stored - request.num_dropped
         stop = start + num_new
@@ -195,27 +194,7 @@ class DecodeLoop:
     def check_prompt(self, prompt: Sequence[int], max_new_tokens: int = 1) -> None:
         """ValueError for an empty prompt, an id outside the vocabulary, or more tokens than the context;
         TypeError for anything but token ids."""
-        if as_int(max_new_tokens) < 0:
-            raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be 0 or more")
-        if len(prompt) == 0:
-            raise ValueError("the prompt is empty; it needs at least 1 token")
-        try:
-            token_ids = [as_int(token) for token in prompt]
-        except TypeError as error:
-            raise TypeError(
-                f"a prompt is a list of token ids; model.tokenizer.encode makes it ({error})"
-            ) from None
-        for token in token_ids:
-            if not 0 <= token < self.model.vocab_size:
-                raise ValueError(f"token id {token} is outside the vocabulary of {self.model.vocab_size}")
-        self._check_context(len(prompt) + max(0, max_new_tokens - 1))
-
-    def _check_context(self, num_tokens: int) -> None:
-        if num_tokens > self.model.context:
-            raise ValueError(
-                f"{num_tokens} tokens exceed the model's context of {self.model.context}; "
-                "shorten the prompt or ask for fewer new tokens"
-            )
+        self.model.check_prompt(prompt, max_new_tokens)
 
     def _words(self, token_ids: Sequence[int]) -> list[str]:
         return [self.model.text([t]) for t in token_ids] if self.observer is not None else []

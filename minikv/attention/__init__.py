@@ -99,21 +99,27 @@ def paged_attention(
         )
     if q.shape[-2] % num_kv_heads:
         raise ValueError(f"{q.shape[-2]} query heads cannot share {num_kv_heads} kv heads evenly")
-    if isinstance(backend, str):
-        name = _best(pool, tables) if backend == "auto" else backend
-        if name not in BACKENDS:
-            raise ValueError(
-                f"backend {backend!r} is unknown; there are 'auto' and {', '.join(map(repr, BACKENDS))}"
-            )
-        backend = BACKENDS[name]
+    read = chosen(backend, pool, tables)
     chunk = q if q.ndim == 4 else q[:, None]  # [batch, num_new, heads, head_dim]
     for length in lengths:
         if 0 < length < chunk.shape[1]:
             raise ValueError(
                 f"a request of {length} stored tokens cannot have {chunk.shape[1]} new ones among them"
             )
-    out = backend(chunk, pool, layer, tables, lengths, head_dim**-0.5 if scale is None else scale)
+    out = read(chunk, pool, layer, tables, lengths, head_dim**-0.5 if scale is None else scale)
     return out if q.ndim == 4 else out[:, 0]
+
+
+def chosen(backend: str | Read, pool: BlockPool, tables: Sequence[ReadTable] | TableArray) -> Read:
+    """The way of reading that `backend` names; "auto" is the fastest. ValueError for a name there is not."""
+    if not isinstance(backend, str):
+        return backend
+    name = _best(pool, tables) if backend == "auto" else backend
+    if name not in BACKENDS:
+        raise ValueError(
+            f"backend {backend!r} is unknown; there are 'auto' and {', '.join(map(repr, BACKENDS))}"
+        )
+    return BACKENDS[name]
 
 
 def _best(pool: BlockPool, tables: Sequence[ReadTable] | TableArray) -> str:

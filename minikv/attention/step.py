@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from minikv.attention import BACKENDS, Read, _best, paged_attention
+from minikv.attention import BACKENDS, Read, chosen, paged_attention
 from minikv.attention.tables import TableArray, as_tables
 from minikv.pool import BlockPool, ReadTable
 
@@ -37,15 +37,13 @@ def store_and_attend(
     for length in lengths:
         if length < num_new:
             raise ValueError(f"a request of {length} tokens cannot have {num_new} new ones among them")
-    read = _best(pool, tables) if backend == "auto" else backend
-    if read == "cpu":
+    read = chosen(backend, pool, tables)
+    if read is BACKENDS["cpu"]:
         from minikv.attention import cpu  # compiled: it writes by itself, and looks at its tables once
 
         return cpu.store_and_attend(
             pool, tables, lengths, pool.kv.shape[5] ** -0.5 if scale is None else scale
         )
-    if isinstance(read, str) and read not in BACKENDS:
-        raise ValueError(f"backend {read!r} is unknown")
     rows = as_tables(tables, pool)
     slots = np.concatenate([row.slots(n - num_new, n) for row, n in zip(rows, lengths, strict=True)])
 

