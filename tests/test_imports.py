@@ -29,7 +29,14 @@ PREFIX_CACHES = [
 ]
 
 
-@pytest.mark.parametrize("module", ["minikv", "minikv.block_table", "minikv.manager", *PREFIX_CACHES])
+ENGINE_BOOKS = [
+    f"minikv.engine.{name}" for name in ("params", "request", "scheduler", "metrics", "contiguous")
+]
+
+
+@pytest.mark.parametrize(
+    "module", ["minikv", "minikv.block_table", "minikv.manager", *PREFIX_CACHES, *ENGINE_BOOKS]
+)
 def test_logical_and_management_layers_import_no_torch(module: str) -> None:
     assert "torch" not in modules_after(f"import {module}")
 

@@ -136,7 +136,8 @@ class AsyncEngine:
         try:
             self.engine.step()
         except Exception as error:  # an observer's: each caller gets it as the cause of RequestError
-            self.engine.fail_all(error)
+            with suppress(Exception):  # a manager's: then the next step ends the others
+                self.engine.fail_all(error)
 
     def _alone(self, function: Callable[..., T], *args: Any) -> Future[T]:
         """Call a function in the engine's thread, after all others that were to be called there."""

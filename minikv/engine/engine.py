@@ -308,8 +308,10 @@ class Engine:
         """Take the request's blocks back, and resolve its future."""
         for sequence in request.running:
             self._telling.finish(sequence, str(status))
-        self.scheduler.remove(request)
-        self._resolve(request, status, error)
+        try:
+            self.scheduler.remove(request)
+        finally:  # whatever a manager raises: somebody waits for this future
+            self._resolve(request, status, error)
 
     def _resolve(self, request: Request, status: Status, error: Exception | None = None) -> None:
         request.status, request.ended_at = status, self.clock()

@@ -214,6 +214,8 @@ class Scheduler:
         if not chunks or not all(self._reserve(chunk.sequence, chunk.num_new) for chunk in chunks):
             self._let_go(request)
             return []
+        if not request.num_preemptions:
+            request.num_cached_tokens = request.running[0].num_stored
         request.saved = None
         request.status = Status.RUNNING
         self.running.append(self.waiting.popleft())
@@ -229,8 +231,6 @@ class Scheduler:
             known = first.token_ids if len(going) == 1 else first.token_ids[: common_prefix(going) + 1]
             first.table, first.num_stored = self.prefix_cache.acquire(known, request.params.salt, first.name)
         first.version += 1
-        if not request.num_preemptions:
-            request.num_cached_tokens = first.num_stored
 
     def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
         """Let `child` hold what `parent` has stored."""
