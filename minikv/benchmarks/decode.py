@@ -9,7 +9,9 @@ The same checkpoint, the same prompts, greedy, in one run; the tokens are compar
                    when it has nothing to do, so it runs after the others and is ended before what follows
     minikv again   to show how far the machine has drifted meanwhile
 
-The last lines say how much of the engine's time is not the model's.
+The last lines say how much of the engine's time is not the model's, and what the model alone would take: its
+matrices, norms and activations, with no attention at all and nobody to keep books. Whoever runs this model
+operation by operation in torch cannot be faster than that.
 """
 
 from __future__ import annotations
@@ -238,6 +240,24 @@ def shares(model: GPT2, scene: Scene, rounds: int) -> Shares:
     return min(found, key=lambda share: share.outside)
 
 
+def model_alone(model: GPT2, scene: Scene, rounds: int) -> float:
+    """Tokens a second if attention and everything around the model took no time; the best of `rounds`."""
+    prompts = torch.tensor(scene.prompts(model.vocab_size))
+    positions = torch.arange(scene.prompt).expand_as(prompts)
+
+    def nothing(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return v
+
+    seconds = []
+    for _ in range(rounds):
+        start = perf_counter()
+        model(prompts, positions, nothing, torch.tensor([scene.prompt - 1]))
+        for _ in range(scene.new - 1):
+            model(prompts[:, :1], positions[:, :1], nothing)
+        seconds.append(perf_counter() - start)
+    return scene.requests * scene.new / min(seconds)
+
+
 def random_checkpoint(folder: Path) -> Path:
     """A GPT-2 of 124 million random parameters, as Hugging Face keeps it."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -277,6 +297,7 @@ def main(argv: list[str]) -> None:
         with TemporaryDirectory() as name:
             rows += measure(random_checkpoint(Path(name)), LARGE, arguments.rounds, missing)
     spent = [shares(tiny, scene, arguments.rounds) for scene in SMALL]
+    alone = [model_alone(tiny, scene, arguments.rounds) for scene in SMALL]
     print(f"{machine()}\ngreedy, float32\n")
     head = ("model", "requests", "prompt", "new", "system", "tokens/s best", "median", "differing")
     print(format_table(head, [(*row[:5], f"{row[5]:,.0f}", f"{row[6]:,.0f}", row[7]) for row in rows]))
@@ -288,9 +309,11 @@ def main(argv: list[str]) -> None:
             f"  {share.requests} requests: scheduling and bookkeeping {100 * share.books:.1f}, "
             f"with making tensors {100 * share.outside:.1f}"
         )
+    for scene, bound in zip(SMALL, alone, strict=True):
+        print(f"  {scene.requests} requests: the model alone {bound:,.0f} tokens/s")
     for name, reason in missing.items():
         print(f"not run: {name}: {reason}")
     if arguments.json:
         facts: dict[str, Any] = {"machine": machine(), "rows": [row._asdict() for row in rows]}
-        facts |= {"shares": [share._asdict() for share in spent], "missing": missing}
+        facts |= {"shares": [share._asdict() for share in spent], "model_alone": alone, "missing": missing}
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
