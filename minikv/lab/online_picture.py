@@ -125,7 +125,7 @@ class OnlinePicture:
             "" if stage.result is None else f" · mixed {_short(stage.mixed)} · result {_short(stage.result)}"
         )
         best, total = _short(stage.best), _short(stage.total)
-        return f"after block {stage.block_id}: best {best}{shrink} · total {total}{result}"
+        return f"after P{stage.block_id}: best {best}{shrink} · total {total}{result}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}

@@ -14,14 +14,17 @@ estimate is marked with `within`, and is near if it differs by no more:
 
     guess.mark(share=25, within={"share": 10})
 
-An answer with fewer cells than the truth is laid beside it where most of them fit.
+An answer with fewer cells than the truth is laid beside it where most of them fit. If the truth is a set, the
+order of an answer does not matter; if it is a Fraction, 1/6, 1 : 6 and (with `within`) 0.17 are numbers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AnySet
 from difflib import SequenceMatcher
+from fractions import Fraction
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,13 @@ import anywidget
 import traitlets
 
 Cell = int | float | str
-Value = Cell | Sequence[Cell]
+Value = Cell | Fraction | Sequence[Cell] | AnySet[Cell]
 
 _STATIC = Path(__file__).parent / "static"
 _SEPARATORS = re.compile(r"(?:[\s,;\[\](){}→›>]|->)+")
 _WORD_WITH_STOP = re.compile(r"\b([^\W\d]+)\.(?=\s|$)")  # as in "gold cups."
 _ABOUT = re.compile(r"(?<!\w)[~≈<≤]+\s*(?=\d)")
+_FRACTION = re.compile(r"(\d+)\s*[/:÷]\s*(\d+)")
 _TIMES = re.compile(r"(?<=\d)\s*[x×*]\s*(?=\d)")
 _NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th|%|[kmg]i?b|ms)?\.?", re.IGNORECASE)
 _DECIMAL = re.compile(r"([+-]?\d+\.\d+)(?:%|[kmg]i?b|ms)?", re.IGNORECASE)
@@ -43,7 +47,7 @@ _INVARIANT = re.compile(r"i([1-6])", re.IGNORECASE)
 _QUOTES = re.compile(r"(?<!\w)['‘]|['’](?!\w)|[\"`“”]")  # an apostrophe within a word is none
 _THOUSANDS = re.compile(r"(?<![\w,.])\d{1,3}(?:[,_'’]\d{3})+(?![\w,])")
 _EMPTY = "empty"
-_SAME_WORDS = ({"no", "n", "false"}, {"yes", "y", "true"}, {_EMPTY, "none", "nothing"})
+_SAME_WORDS = ({"no", "n", "false", "wrong"}, {"yes", "y", "true"}, {_EMPTY, "none", "nothing"})
 _FILLERS = {"only", "just", "an", "the"}  # not "a": that is a request's name
 _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -126,6 +130,9 @@ class Prediction:
         said = {
             name: _said(self.questions[name], self._boxes.answers[name], true) for name, true in cells.items()
         }
+        for name, value in truth.items():
+            if isinstance(value, AnySet):
+                said[name] = _in_any_order(said[name], cells[name])
         return Marks(
             [(self.questions[name], _in_terms_of(true, said[name]), true) for name, true in cells.items()],
             [near.get(name, 0) for name in cells],
@@ -194,17 +201,31 @@ def _mark(said: str, true: str, within: float) -> str:
     """✓ if it is right, ✓ near if it is a number that differs by at most `within`, else ✗."""
     if said == true:
         return "✓"
-    try:
-        return "✓ near" if within and abs(float(said.removesuffix("%")) - float(true)) <= within else "✗"
-    except ValueError:
+    number, right = _value(said.removesuffix("%")), _value(true)
+    if number is None or right is None:
         return "✗"
+    if "/" in true and number == right:
+        return "✓"
+    return "✓ near" if within and abs(number - right) <= within else "✗"
+
+
+def _value(cell: str) -> Fraction | None:
+    """The number that a cell is, as a fraction; None for other words."""
+    try:
+        return Fraction(cell)
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 def _said(question: str, text: str, true: list[str]) -> list[str]:
     """The cells of an answer; what the question begins with, such as "Bo has …", may be said again."""
     if any(len(number) > 3 for number in filter(None, map(_number, true))):
         text = _THOUSANDS.sub(lambda hit: re.sub(r"\D", "", hit[0]), text)
+    if is_fraction := len(true) == 1 and "/" in true[0]:
+        text = _FRACTION.sub(r"\1/\2", text)
     cells = _cells(text)
+    if is_fraction:
+        return [cell for cell in cells if _value(cell) is not None] or cells
     if text.strip() and not cells:  # as in []
         return [_EMPTY]
     start = _cells(question.removesuffix("…").rpartition(":")[2]) if question.endswith("…") else []
@@ -248,6 +269,20 @@ def _in_terms_of(true: list[str], said: list[str]) -> list[str]:
     return [b if _means(a) == _means(b) else a for a, b in pairs]
 
 
+def _in_any_order(said: list[str], true: list[str]) -> list[str]:
+    """What was said, in the order of the truth; what is not true fills the gaps, and stands behind."""
+    rest = [cell for cell in said if cell.lower() != "and"]
+    if not rest:
+        return said
+    found = []
+    for cell in true:
+        hit = next((each for each in rest if _means(each) == _means(cell)), None)
+        if hit is not None:
+            rest.remove(hit)
+        found.append(hit)
+    return [hit or (rest.pop(0) if rest else "–") for hit in found] + rest
+
+
 def _beside(said: list[str], true: list[str]) -> list[str]:
     """What was said, with a gap wherever the truth has a cell more."""
     matcher = SequenceMatcher(None, [_means(cell) for cell in said], [_means(cell) for cell in true], False)
@@ -276,10 +311,10 @@ def _number(cell: str) -> str | None:
 
 
 def _text(value: Value) -> str:
+    if isinstance(value, AnySet):
+        value = sorted(value, key=str)
     return (
-        value
-        if isinstance(value, str)
-        else " ".join(map(str, value))
-        if isinstance(value, Sequence)
+        " ".join(map(str, value))
+        if isinstance(value, Sequence) and not isinstance(value, str)
         else str(value)
     )

@@ -2,6 +2,7 @@
 
 ways = Ways(tokens=8192)
 ways.steps()                # the four kernels of kernel_steps, each against the one before
+ways.walk_alone()           # what the third kernel's walk through memory costs, without its look-ups
 ways.layouts()              # side by side, through a gather, and fused
 order_matters()             # a table in order against a shuffled one, for some block sizes
 
@@ -20,8 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minikv.attention.cpu import warm_up
+from minikv.block_table import BlockTable
 from minikv.lab.kernel_steps import one_pass, through_table, two_passes, whole_blocks
-from minikv.lab.read_costs import BLOCK_SIZE, HEAD_DIM, HEADS, ReadScene, fastest_in_turns
+from minikv.lab.lean_gather import LeanGather
+from minikv.lab.read_costs import HEAD_DIM, HEADS, ReadScene, fastest_in_turns
 from minikv.pool import BlockPool
 from minikv.sim.results import Table
 
@@ -63,29 +66,32 @@ class Ways:
         self.k, self.v = k.contiguous(), v.contiguous()
         self.kv: np.ndarray = self.scene.pool.kv[0].numpy()  # [blocks, 2, heads, block_size, head_dim]
         self.shuffled = np.array(self.scene.table.block_ids)
-        self._picked, self._row = torch.empty_like(self.scene.pool.kv[0]), torch.empty(2, *k.shape)
+        self._ordered = BlockTable(self.scene.pool.block_size)  # names the blocks from the first to the last
+        for block_id in range(self.scene.pool.num_blocks):
+            self._ordered.append_block(block_id)
+        self._kept, self._new = LeanGather(), LeanGather(keep=False)
 
     def torch_side_by_side(self) -> Tensor:
         """torch's attention over keys and values that already lie side by side."""
         return F.scaled_dot_product_attention(self.scene.q[:, :, None], self.k, self.v)[:, :, 0]
 
-    def kept_gather(self) -> Tensor:
-        """The cheapest gather we know of: one call picks the blocks, one puts the heads first, and both
-        write into memory that is kept from step to step. Then torch's attention."""
-        torch.index_select(self.scene.pool.kv[0], 0, torch.from_numpy(self.shuffled), out=self._picked)
-        shape = (2, HEADS, -1, BLOCK_SIZE, HEAD_DIM)
-        self._row.view(shape).copy_(self._picked.permute(1, 2, 0, 3, 4))
-        k, v = self._row
-        return F.scaled_dot_product_attention(self.scene.q[:, :, None], k, v)[:, :, 0]
+    def lean_gather(self, gather: LeanGather) -> Tensor:
+        """Rows made as cheaply as we can, then torch's attention."""
+        return self.scene.attend_rows(*gather.rows(self.scene.pool, 0, self.scene.table, self.scene.tokens))
 
-    def step(self, kernel: Callable[..., np.ndarray]) -> Tensor:
-        """One of the four kernels: the first two read what lies side by side, the others the pool."""
+    def step(self, kernel: Callable[..., np.ndarray], table: np.ndarray | None = None) -> Tensor:
+        """One of the four kernels: the first two read what lies side by side, the others the pool.
+
+        Args:
+            table: the block ids that they follow; None is the request's own.
+        """
         q = self.scene.q[0].numpy()
         if kernel in (two_passes, one_pass):
             return torch.from_numpy(kernel(q, self.k[0].numpy(), self.v[0].numpy(), SCALE))[None]
-        return torch.from_numpy(kernel(q, self.kv, self.shuffled, self.scene.tokens, SCALE))[None]
+        ids = self.shuffled if table is None else table
+        return torch.from_numpy(kernel(q, self.kv, ids, self.scene.tokens, SCALE))[None]
 
-    def time(self, ways: dict[str, Callable[[], Tensor]], rounds: int = 7) -> dict[str, Timed]:
+    def time(self, ways: dict[str, Callable[[], Tensor]], rounds: int = 15) -> dict[str, Timed]:
         """All of them in turns, each the fastest of some rounds.
 
         Raises:
@@ -108,25 +114,41 @@ class Ways:
             "block by block in torch": lambda: self.scene.attend("reference"),
             "gather, then torch": lambda: self.scene.attend("gather"),
         }
-        return Steps(self.time(ways, rounds=5))
+        return Steps(self.time(ways, rounds=11))
+
+    def walk_alone(self) -> tuple[float, float]:
+        """The kernel `through_table`, as a multiple of the time of `one_pass`: over the request's blocks,
+        and over one block named again and again. That one stays in the processor's cache: all divisions and
+        look-ups are there, but no walk through memory."""
+        again = np.zeros_like(self.shuffled)
+        rows, walk, look_up = fastest_in_turns(
+            lambda: self.step(one_pass),
+            lambda: self.step(through_table),
+            lambda: self.step(through_table, again),
+            rounds=15,
+        )
+        return walk / rows, look_up / rows
 
     def layouts(self) -> Layouts:
         """Side by side, through a gather, and fused, with the blocks shuffled and in order."""
-        in_order = np.arange(len(self.shuffled))
-        q, tokens = self.scene.q[0].numpy(), self.scene.tokens
+        in_order, pool, tokens = np.arange(len(self.shuffled)), self.scene.pool, self.scene.tokens
         ways: dict[str, Callable[[], Tensor]] = {
             "torch, side by side": self.torch_side_by_side,
             "gather, then torch": lambda: self.scene.attend("gather"),
-            "gather into kept memory, then torch": self.kept_gather,
+            "lean gather into new memory, then torch": lambda: self.lean_gather(self._new),
+            "lean gather into kept memory, then torch": lambda: self.lean_gather(self._kept),
             "fused: the backend cpu": lambda: self.scene.attend("cpu"),
             "fused: whole_blocks": lambda: self.step(whole_blocks),
         }
         found = self.time(ways)
-        shuffled, ordered = fastest_in_turns(
-            lambda: whole_blocks(q, self.kv, self.shuffled, tokens, SCALE),
-            lambda: whole_blocks(q, self.kv, in_order, tokens, SCALE),
+        times = fastest_in_turns(
+            lambda: self.step(whole_blocks),
+            lambda: self.step(whole_blocks, in_order),
+            lambda: self._kept.rows(pool, 0, self.scene.table, tokens),
+            lambda: self._kept.rows(pool, 0, self._ordered, tokens),
+            rounds=15,
         )
-        return Layouts(found, shuffled / ordered)
+        return Layouts(found, times[0] / times[1], times[2] / times[3])
 
 
 class Steps:
@@ -173,10 +195,11 @@ class Layouts:
     Attributes:
         timed: name -> what it took.
         shuffled: how many times as long the fused kernel takes when its blocks lie shuffled.
+        shuffled_gather: the same of a lean gather.
     """
 
-    def __init__(self, timed: dict[str, Timed], shuffled: float) -> None:
-        self.timed, self.shuffled = timed, shuffled
+    def __init__(self, timed: dict[str, Timed], shuffled: float, shuffled_gather: float) -> None:
+        self.timed, self.shuffled, self.shuffled_gather = timed, shuffled, shuffled_gather
 
     def ratio(self, name: str, to: str = "torch, side by side") -> float:
         """How many times as long as `to` it takes."""
@@ -185,14 +208,11 @@ class Layouts:
     def __repr__(self) -> str:
         wide = max(map(len, self.timed))
         lines = [f"{name.ljust(wide)}  {self.ratio(name):6.2f} times torch's time" for name in self.timed]
-        fused = ("fused: the backend cpu", "fused: whole_blocks")
+        cpu, plain = fused = ("fused: the backend cpu", "fused: whole_blocks")
         lines += [f"{name} over scattered blocks: {_against(self.ratio(name))}" for name in fused]
-        order = (
-            "no clear difference"
-            if 1 / CLEAR < self.shuffled < CLEAR
-            else f"{self.shuffled:.2f} times as long"
-        )
-        return "\n".join([*lines, f"whole_blocks, shuffled against in order: {order}"])
+        for name, ratio in (("whole_blocks", self.shuffled), ("the lean gather", self.shuffled_gather)):
+            lines.append(f"{name}, shuffled against in order: {verdict(ratio)}")
+        return "\n".join([*lines, f"the backend cpu against whole_blocks: {verdict(self.ratio(cpu, plain))}"])
 
 
 def _against(ratio: float) -> str:
@@ -209,6 +229,7 @@ class Order(NamedTuple):
     """For one block size: how many times as long as side by side the fused kernel takes."""
 
     block_size: int
+    cached: float  # one block, named again and again
     in_order: float
     shuffled: float
 
@@ -218,7 +239,15 @@ def order_matters(tokens: int = 8192, block_sizes: Sequence[int] = (1, 4, 16, 64
 
     Args:
         tokens: a multiple of each block size.
+
+    Raises:
+        ValueError: a block size below 1, or one that does not divide `tokens`.
     """
+    for size in block_sizes:
+        if size < 1 or tokens < size or tokens % size:
+            raise ValueError(
+                f"a block of {size} tokens for {tokens}; the size must be at least 1 and divide the tokens"
+            )
     made = torch.Generator().manual_seed(0)
     q = torch.randn(HEADS, HEAD_DIM, generator=made).numpy()
     k, v = torch.randn(2, HEADS, tokens, HEAD_DIM, generator=made).numpy()
@@ -228,11 +257,12 @@ def order_matters(tokens: int = 8192, block_sizes: Sequence[int] = (1, 4, 16, 64
         kv: Any = torch.randn(pool.kv[0].shape, generator=made).numpy()
         shuffled = torch.randperm(pool.num_blocks, generator=made).numpy()
         in_order = np.arange(pool.num_blocks)
+        tables = (np.zeros_like(in_order), in_order, shuffled)
         whole_blocks(q, kv, in_order, size, SCALE)
-        times = fastest_in_turns(
+        side_by_side, *times = fastest_in_turns(
             lambda: one_pass(q, k, v, SCALE),
-            lambda kv=kv, table=in_order: whole_blocks(q, kv, table, tokens, SCALE),  # type: ignore[misc]
-            lambda kv=kv, table=shuffled: whole_blocks(q, kv, table, tokens, SCALE),  # type: ignore[misc]
+            *(lambda kv=kv, table=table: whole_blocks(q, kv, table, tokens, SCALE) for table in tables),  # type: ignore[misc]
+            rounds=15,
         )
-        found.append(Order(size, times[1] / times[0], times[2] / times[0]))
+        found.append(Order(size, *(time / side_by_side for time in times)))
     return found

@@ -4,7 +4,8 @@
     points = measure_attention()        # decode and prefill, through a gather and fused
     Roofline(roof, points)
 
-A way that does few sums for each byte is held up by memory, one that does many by the arithmetic units.
+For a way that does few sums for each byte the roof is what memory delivers, for one that does many what the
+arithmetic units can do. How near it comes to its roof is another matter.
 (Williams, Waterman and Patterson 2009)
 """
 
@@ -19,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
 from minikv.attention import paged_attention
@@ -123,7 +125,7 @@ def measure_attention(tokens: int = 8192, prompt: int = 512) -> list[Point]:
         lambda: whole_blocks(one, kv, table, tokens, np.float32(HEAD_DIM**-0.5)),
         lambda: prefill("cpu"),
         lambda: F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True),
-        rounds=5,
+        rounds=11,
     )
     names = ("decode, gather", "decode, cpu", "decode, step 4", "prefill, cpu", "prefill, torch")
     decode, prefilled = decode_work(tokens), prefill_work(prompt)
@@ -146,7 +148,8 @@ class Roofline:
     def plot(self) -> Plot:
         """The plot; both axes are logarithmic."""
         with matplotlib.rc_context(_SETTINGS):
-            figure = Figure(figsize=(7.2, 3.7), layout="constrained")
+            room = ConstrainedLayoutEngine(h_pad=0.11)  # above the title, too
+            figure = Figure(figsize=(7.2, 3.8), layout=room)
             _draw(figure.add_subplot(), self.machine, self.points)
             figure.suptitle(self.title, fontsize=12, fontweight="bold")
         return Plot(figure, self.title, self.table)
@@ -156,13 +159,12 @@ class Roofline:
     @property
     def table(self) -> str:
         """A line for each point: its intensity, its speed, and the share of what the roof allows."""
-        lines = [repr(self.machine), f"{'':16}FLOP per byte  GFLOP/s  % of the roof  held up by"]
+        lines = [repr(self.machine), f"{'':16}FLOP per byte  GFLOP/s  % of the roof  limit of the roof"]
         for point in self.points:
-            roof = self.machine.roof(point.work.intensity)
             limit = "memory" if point.work.intensity < self.machine.ridge else "arithmetic"
             lines.append(
                 f"{point.name:16}{point.work.intensity:13.2f}  {point.flops / 1e9:7.1f}  "
-                f"{100 * point.flops / roof:13.0f}  {limit}"
+                f"{100 * _reached(self.machine, point):13.0f}  {limit}"
             )
         return "\n".join(lines)
 
@@ -173,9 +175,13 @@ class Roofline:
         return f"{self.title}\n{self.table}"
 
 
+def _reached(machine: Machine, point: Point) -> float:
+    return point.flops / machine.roof(point.work.intensity)
+
+
 def _draw(axes: Axes, machine: Machine, points: Sequence[Point]) -> None:
     left = min(0.06, *(point.work.intensity / 2 for point in points))
-    right = max(1000.0, *(point.work.intensity * 10 for point in points))
+    right = max(2000.0, *(point.work.intensity * 10 for point in points))
     xs = [left, machine.ridge, right]
     axes.plot(xs, [machine.roof(x) / 1e9 for x in xs], color=LIGHT["ink"], linewidth=2.2)
     _name_the_roof(axes, machine, left)
@@ -186,7 +192,8 @@ def _draw(axes: Axes, machine: Machine, points: Sequence[Point]) -> None:
         higher = any(other.work.intensity == x and other.flops / 1e9 < y for other in points)
         up = -4 if twins.count(x) == 1 else 2 if higher else -11  # two may lie on each other, their names not
         place: dict[str, Any] = {"xytext": (10, up), "textcoords": "offset points"}
-        axes.annotate(point.name, (x, y), color=LIGHT[ink], fontweight="bold", **place)
+        told = f"{point.name}: {100 * _reached(machine, point):.0f} %"
+        axes.annotate(told, (x, y), color=LIGHT[ink], fontweight="bold", **place)
     axes.set(xscale="log", yscale="log", xlabel="FLOP per byte moved", ylabel="GFLOP/s", xlim=(left, right))
     lowest = min(point.flops / 1e9 for point in points)
     axes.set_ylim(min(lowest, machine.roof(left) / 1e9) / 2, machine.flops / 1e9 * 3)

@@ -72,6 +72,72 @@ def test_what_the_notebook_shows_is_what_runs():
     np.testing.assert_allclose(whole_blocks.py_func(q, kv, table, 6, SCALE), exact(q, k, v), atol=1e-5)
 
 
+def bad_rows():
+    """What compiled code would read beyond, and the words that refuse it."""
+    q, k, v = words(8)
+    return {
+        "no token": ((q, k[:, :0], v[:, :0]), "k has no token"),
+        "fewer values than keys": ((q, k, v[:, :5]), "they must be"),
+        "more heads that ask": ((np.concatenate([q, q]), k, v), "they must be"),
+        "another head_dim": ((q[:, :4], k, v), "they must be"),
+        "one head only": ((q[0], k, v), "q is .8.; it must have 2 dimensions"),
+    }
+
+
+def bad_blocks():
+    q, k, v = words(8)
+    kv, table = in_blocks(k, v, 4)  # 4 blocks, of which 2 are used
+    return {
+        "no token": ((q, kv, table, 0), "length is 0; a table of 2 blocks of 4 holds 1 to 8 tokens"),
+        "below none": ((q, kv, table, -1), "length is -1"),
+        "a token too many": ((q, kv, table, 9), "length is 9"),
+        "an empty table": ((q, kv, table[:0], 1), "a table of 0 blocks"),
+        "a block too far": ((q, kv, np.array([0, 4]), 8), "table lists block 4; the pool has blocks 0 to 3"),
+        "a block below 0": ((q, kv, np.array([-1, 0]), 8), "table lists block -1"),
+        "more heads that ask": ((np.concatenate([q, q]), kv, table, 8), "they must be"),
+        "another head_dim": ((q[:, :4], kv, table, 8), "they must be"),
+        "all layers of a pool": ((q, kv[None], table, 8), "kv is .* must have 5 dimensions"),
+    }
+
+
+@pytest.mark.parametrize("case", bad_rows())
+@pytest.mark.parametrize("kernel", [two_passes, one_pass])
+def test_rows_that_cannot_be_read_are_refused(kernel, case):
+    given, said = bad_rows()[case]
+    with pytest.raises(ValueError, match=said):
+        kernel(*given, SCALE)
+
+
+@pytest.mark.parametrize("case", bad_blocks())
+@pytest.mark.parametrize("kernel", [through_table, whole_blocks])
+def test_a_table_that_leads_out_of_the_pool_is_refused(kernel, case):
+    given, said = bad_blocks()[case]
+    with pytest.raises(ValueError, match=said):
+        kernel(*given, SCALE)
+
+
+def test_other_things_than_arrays_are_refused():
+    q, k, v = words(8)
+    kv, table = in_blocks(k, v, 4)
+    with pytest.raises(TypeError, match="q is a Tensor; a kernel takes NumPy arrays"):
+        one_pass(torch.from_numpy(q), k, v, SCALE)
+    with pytest.raises(TypeError, match="table is a list"):
+        whole_blocks(q, kv, [0, 1], 8, SCALE)
+    with pytest.raises(TypeError, match="table holds float64; block ids are whole numbers"):
+        whole_blocks(q, kv, table.astype(float), 8, SCALE)
+    with pytest.raises(TypeError, match="missing a required argument"):
+        whole_blocks(q, kv, table, 8)
+
+
+def test_entries_behind_the_length_may_be_anything():
+    q, k, v = words(8)
+    kv, table = in_blocks(k, v, 4)
+    long = np.array([*table, 99, -1])
+    np.testing.assert_allclose(
+        whole_blocks(q, kv, table=long, length=8, scale=SCALE), exact(q, k, v), atol=1e-5
+    )
+
+
 # ---- compared ------------------------------------------------------------------------------------
 
 
@@ -81,9 +147,12 @@ def test_all_ways_agree_and_are_named():
     assert list(steps.timed)[1:5] == ["two_passes", "one_pass", "through_table", "whole_blocks"]
     for found in (*steps.timed.values(), *layouts.timed.values()):
         assert found.milliseconds > 0 and found.difference < 1e-5
-    assert layouts.shuffled > 0
+    assert layouts.shuffled > 0 and layouts.shuffled_gather > 0
+    assert all(ratio > 0 for ratio in ways.walk_alone())
     assert steps.table.column("")[0] == "torch, side by side"
-    assert "shuffled against in order" in repr(layouts)
+    for what in ("whole_blocks", "the lean gather"):
+        assert f"{what}, shuffled against in order" in repr(layouts)
+    assert "lean gather into kept memory, then torch" in layouts.timed
 
 
 def test_a_way_that_is_wrong_is_not_timed(monkeypatch):
@@ -126,15 +195,33 @@ def test_either_outcome_is_said_as_it_is():
     def said(fused):
         names = ("torch, side by side", "fused: the backend cpu", "fused: whole_blocks")
         return repr(
-            Layouts({n: Timed(n, t, 0.0) for n, t in zip(names, (1.0, fused, fused), strict=True)}, 1.0)
+            Layouts({n: Timed(n, t, 0.0) for n, t in zip(names, (1.0, fused, fused), strict=True)}, 1.0, 3.0)
         )
 
     assert "2.00 times torch's time: slower than side by side" in said(2.0)
     assert "0.50 times torch's time: faster than side by side" in said(0.5)
     assert "as fast as torch over what lies side by side" in said(1.0)
+    assert "whole_blocks, shuffled against in order: no clear difference" in said(1.0)
+    assert "the lean gather, shuffled against in order: 3.0 times as long" in said(1.0)
+    assert "the backend cpu against whole_blocks: no clear difference" in said(1.0)
 
 
 def test_order_is_measured_for_each_block_size():
     found = order_matters(tokens=64, block_sizes=(1, 16))
     assert [each.block_size for each in found] == [1, 16]
-    assert all(each.in_order > 0 and each.shuffled > 0 for each in found)
+    assert all(time > 0 for each in found for time in (each.cached, each.in_order, each.shuffled))
+
+
+@pytest.mark.parametrize("size", [0, -4, 3, 5, 12, 100, 128])
+def test_a_block_size_that_does_not_divide_is_refused(size):
+    with pytest.raises(ValueError, match=f"a block of {size} tokens for 64; the size must .* divide"):
+        order_matters(tokens=64, block_sizes=(16, size))
+
+
+def test_no_tokens_at_all_are_refused():
+    for tokens in (0, -16):
+        with pytest.raises(ValueError):
+            order_matters(tokens=tokens, block_sizes=(16,))
+    for tokens in (0, 8, 100):
+        with pytest.raises(ValueError, match="take a multiple of 16"):
+            Ways(tokens)

@@ -1,4 +1,4 @@
-"""The kernel that walks one entry too far: when, what the model then says, and where the log points."""
+"""The reader that walks one entry too far: when, what the model then says, and where the log points."""
 
 import pytest
 

@@ -1,5 +1,7 @@
 """Predictions are marked cell by cell, and an empty one runs through."""
 
+from fractions import Fraction
+
 import pytest
 from traitlets import TraitError
 
@@ -299,3 +301,58 @@ def test_within_names_what_was_asked():
         guess.mark(share=25, within={"share": -1})
     with pytest.raises(ValueError, match="no question can be called 'within'"):
         predict(within="how far")
+
+
+# ---- sets and fractions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("typed", ["backend pool", "pool, backend", "Pool and Backend", "{pool; backend}"])
+def test_the_order_of_a_set_does_not_matter(typed):
+    marks = predict(who="who").answer(who=typed).mark(who={"backend", "pool"})
+    assert marks.right == 1 and "you said  backend  pool\n" in repr(marks)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("pool", ["–", "pool"]),
+        ("pool, loop", ["loop", "pool"]),
+        ("loop, pool, backend", ["backend", "pool", "loop"]),
+        ("loop and table and backend", ["backend", "loop", "table"]),
+    ],
+)
+def test_what_is_wrong_in_a_set_is_marked(typed, said):
+    marks = predict(who="who").answer(who=typed).mark(who=frozenset({"backend", "pool"}))
+    assert marks.right == 0 and marks.rows[0][1] == said
+
+
+def test_a_set_of_numbers_an_empty_one_and_no_answer():
+    assert predict(n="n").answer(n="steps 4 and 3").mark(n={3, 4}).right == 1
+    assert predict(n="n").answer(n="none").mark(n=set()).right == 1
+    assert repr(predict(n="n").mark(n={4, 3})) == "n: 3 4"
+
+
+@pytest.mark.parametrize("typed", ["1/6", "1 / 6", "1:6", "2/12", "about 1/6", "1/6 FLOP per byte"])
+def test_a_fraction_is_a_number(typed):
+    assert predict(n="n").answer(n=typed).mark(n=Fraction(1, 6)).right == 1
+
+
+def test_a_fraction_may_be_near_and_other_answers_are_others():
+    for typed, right in (
+        ("0.17", 1),
+        ("0.167", 1),
+        ("0.2", 0),
+        ("6", 0),
+        ("1/3", 0),
+        ("1/0", 0),
+        ("small", 0),
+    ):
+        marks = predict(n="n").answer(n=typed).mark(n=Fraction(1, 6), within={"n": 0.01})
+        assert marks.right == right, typed
+    assert predict(n="n").answer(n="0.17").mark(n=Fraction(1, 6)).right == 0
+    assert repr(predict(n="n").mark(n=Fraction(1, 6))) == "n: 1/6"
+
+
+def test_wrong_is_false():
+    assert predict(n="right or false?").answer(n="wrong").mark(n="false").right == 1
+    assert predict(n="right or false?").answer(n="right").mark(n="false").right == 0

@@ -63,8 +63,9 @@ def roofline():
     return Roofline(MACHINE, points)
 
 
-def test_the_table_says_what_each_point_reaches_and_what_holds_it_up():
+def test_the_table_says_what_each_point_reaches_and_what_limits_its_roof():
     slow, fast = roofline().table.splitlines()[2:]
+    assert roofline().table.splitlines()[1].endswith("limit of the roof")
     assert slow.split() == ["slow", "0.50", "10.0", "50", "memory"]
     assert fast.split() == ["fast", "64.00", "80.0", "80", "arithmetic"]
 
@@ -78,3 +79,8 @@ def test_the_picture_follows_the_theme_and_holds_the_numbers():
     for name, light in re.findall(r"var\(--mk-([\w-]+), (#[0-9a-f]{6})\)", drawn):
         assert LIGHT[name] == light
     assert svg == roofline().plot.to_svg()
+
+
+def test_the_picture_says_how_much_of_its_roof_each_point_reaches():
+    svg = roofline().plot.to_svg()
+    assert "slow: 50 %" in svg and "fast: 80 %" in svg

@@ -28,11 +28,12 @@ def test_the_same_step_again_and_again_through_every_backend(scene):
 
 
 def test_the_parts_are_all_of_it_and_a_kernel_has_no_gather(scene):
-    gathered, fused = scene.split("gather", "cpu", rounds=2)
-    for split in (gathered, fused):
+    gathered, lean, fused = scene.split("gather", "lean gather", "cpu", rounds=2)
+    for split in (gathered, lean, fused):
         assert split.attention > 0 and split.rest > 0
         assert sum(split.percent.values()) == pytest.approx(100)
-    assert gathered.gather > 0 and 0 < gathered.share < 1
+    for split in (gathered, lean):
+        assert split.gather > 0 and 0 < split.share < 1
     assert fused.gather == fused.share == 0
     assert "read_layer" not in vars(scene.pool)  # nothing is watched any more
 
@@ -68,4 +69,10 @@ def test_bars_say_what_they_show():
     assert repr(bars).splitlines()[2].split() == ["long", "60", "10", "30", "10.0"]
     svg = bars.to_svg()
     ElementTree.fromstring(svg)
-    assert "10.0 ms, gather 60 %" in svg and svg == bars._repr_mimebundle_()["image/svg+xml"]
+    assert "10.0 ms<" in svg and "60 %" in svg and svg == bars._repr_mimebundle_()["image/svg+xml"]
+
+
+def test_a_part_too_narrow_for_its_number_is_told_behind_the_bar():
+    svg = StepBars("Steps", {"long": Split(30.0, 0.5, 9.5), "fused": Split(0.0, 10.0, 10.0)}).to_svg()
+    assert "40.0 ms, attention 1 %<" in svg
+    assert "20.0 ms<" in svg and "gather 0 %" not in svg  # a part that is not there has no number

@@ -32,6 +32,10 @@ def test_the_cases_have_what_they_say():
     ("mistake", "said"),
     [
         ("does not scale what was kept", "what a kept of head 0 is still relative to a.best"),
+        ("adds without scaling", "what a kept of head 0 is still relative to a.best"),
+        ("does not scale what is new", "what b kept of head 0 is still relative to b.best"),
+        ("powers of 2", "head 0 is scaled with powers of 2; all weights are powers of e"),
+        ("swaps the factors", "head 0 is scaled the wrong way round"),
         ("the mean of both results", "head 0 is the mean of the blocks' results"),
         ("without a maximum: the powers overflow", "scores near 100: head 0 is no number"),
         ("stays with the first best", "a score larger by 120: head 0 is no number"),

@@ -280,16 +280,33 @@ def _what_is_wrong(kept: Partial, parts: Sequence[Partial], head: int) -> str:
         )
     if _near(result, torch.stack([part.result[head] for part in parts]).mean(0)):
         return f"head {head} is the mean of the blocks' results; a block counts by its weights"
-    told = f"head {head} begins with {float(result[0]):.3f}, and should with {float(right[0]):.3f}"
-    if len(parts) == 2 and _near(result, _unscaled(*parts)[head]):
-        return f"what a kept of head {head} is still relative to a.best; scale it to the new best, too"
-    return told
+    if len(parts) == 2:
+        a, b = parts
+        best = torch.maximum(a.best, b.best)
+        old, new, none = torch.exp(a.best - best), torch.exp(b.best - best), torch.ones_like(best)
+        for slip, factors in (
+            (
+                f"what a kept of head {head} is still relative to a.best; scale it to the new best, too",
+                (none, new),
+            ),
+            (
+                f"what b kept of head {head} is still relative to b.best; scale it to the new best, too",
+                (old, none),
+            ),
+            (
+                f"head {head} is scaled with powers of 2; all weights are powers of e (torch.exp)",
+                (torch.exp2(a.best - best), torch.exp2(b.best - best)),
+            ),
+            (f"head {head} is scaled the wrong way round: a's factor went to b, and b's to a", (new, old)),
+        ):
+            if _near(result, _with_factors(a, b, *factors)[head]):
+                return slip
+    return f"head {head} begins with {float(result[0]):.3f}, and should with {float(right[0]):.3f}"
 
 
-def _unscaled(a: Partial, b: Partial) -> Tensor:
-    """The result if only b is scaled to the larger score."""
-    new = torch.exp(b.best - torch.maximum(a.best, b.best))
-    return (a.mixed + b.mixed * new[:, None]) / (a.total + b.total * new)[:, None]
+def _with_factors(a: Partial, b: Partial, old: Tensor, new: Tensor) -> Tensor:
+    """The result if what a and b kept is multiplied by these, [heads] each, and added."""
+    return (a.mixed * old[:, None] + b.mixed * new[:, None]) / (a.total * old + b.total * new)[:, None]
 
 
 def _near(a: Tensor, b: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""A kernel that walks one entry of the block table too far, when the last block is full."""
+"""A reader that walks one entry of the block table too far, when the last block is full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minikv.pool import BlockPool
 
 
 def reach(length: int, offset: int, block_size: int) -> tuple[int, int]:
-    """Entries that the broken kernel walks, and the tokens that it believes are there.
+    """Entries that the broken reader walks, and the tokens that it believes are there.
 
     Two lines that look right by themselves: the last block has `length % block_size` tokens, or all if that
     is 0; and the entries before it are `length // block_size`. Together they are one block too many if the
@@ -66,7 +66,7 @@ def _walk_too_far(bench: Workbench) -> Undo:
 SWITCHES: dict[str, Switch] = {
     "one-entry-more": Switch(
         "I6 written-first",
-        "the kernel walks one entry too far when the last block is full: into the zeros behind the table",
+        "the reader walks one entry too far when the last block is full: into the zeros behind the table",
         _walk_too_far,
     ),
 }
