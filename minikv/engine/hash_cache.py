@@ -64,18 +64,21 @@ class HashCache(TreeCache[HashEntry]):
     Args:
         hash_block: called with what `digest` is called with; returns any key for a dict. However many
             collisions it has, no hit is wrong.
+
+    Attributes:
+        entries: by key, an entry after the one before it; to look at, not to change.
     """
 
     def __init__(self, manager: KVCacheManager, hash_block: HashBlock = digest) -> None:
         super().__init__(manager)
         self._hash_block = hash_block
-        self._entries: dict[Hashable, HashEntry] = {}  # by key
+        self.entries: dict[Hashable, HashEntry] = {}  # by key
 
     def _find(self, pages: list[Page], salt: str | None) -> Path[HashEntry]:
         path: Path[HashEntry] = Path([], [])
         before: HashEntry | str | None = salt
         for page in pages:
-            entry = self._entries.get(self._key(before, page))
+            entry = self.entries.get(self._key(before, page))
             if entry is None or entry.tokens != page or entry.before != before:
                 break
             path.nodes.append(entry)
@@ -94,19 +97,19 @@ class HashCache(TreeCache[HashEntry]):
     ) -> HashEntry | None:
         """None where the key is taken by other tokens."""
         key = self._key(salt if before is None else before, page)
-        if key in self._entries:
+        if key in self.entries:
             return None
-        entry = self._entries[key] = HashEntry(key, salt if before is None else before, page, block_id)
+        entry = self.entries[key] = HashEntry(key, salt if before is None else before, page, block_id)
         if before is not None:
             before.num_children += 1
         return entry
 
     def _remove_last(self, leaf: HashEntry) -> HashEntry | None:
-        del self._entries[leaf.key]
+        del self.entries[leaf.key]
         if not isinstance(leaf.before, HashEntry):
             return None
         leaf.before.num_children -= 1
         return leaf.before if leaf.before.is_leaf else None
 
     def _forget_places(self) -> None:
-        self._entries.clear()
+        self.entries.clear()

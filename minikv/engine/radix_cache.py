@@ -56,15 +56,19 @@ class RadixNode:
 
 
 class RadixCache(TreeCache[RadixNode]):
-    """Finds cached blocks by walking a tree of tokens. See `TreeCache` for what it can do."""
+    """Finds cached blocks by walking a tree of tokens. See `TreeCache` for what it can do.
+
+    Attributes:
+        roots: the tree, a root for each salt; to look at, not to change.
+    """
 
     def __init__(self, manager: KVCacheManager) -> None:
         super().__init__(manager)
-        self._roots: dict[str | None, RadixNode] = {}  # by salt
+        self.roots: dict[str | None, RadixNode] = {}  # by salt
 
     def _find(self, pages: list[Page], salt: str | None) -> Path[RadixNode]:
         path: Path[RadixNode] = Path([], [])
-        node = self._roots.get(salt)
+        node = self.roots.get(salt)
         while node is not None and len(path.block_ids) < len(pages):
             node = node.children.get(pages[len(path.block_ids)])
             if node is None:
@@ -98,7 +102,7 @@ class RadixCache(TreeCache[RadixNode]):
         """A leaf grows where it is, so that a request inserted block by block stays one run."""
         node = before
         if node is None or node.children:
-            parent = node or self._roots.setdefault(salt, RadixNode(None, salt))
+            parent = node or self.roots.setdefault(salt, RadixNode(None, salt))
             node = parent.children[page] = RadixNode(parent)
         node.pages.append(page)
         node.block_ids.append(block_id)
@@ -114,12 +118,12 @@ class RadixCache(TreeCache[RadixNode]):
         if parent.children:
             return None
         if parent.parent is None:  # the salt's last block
-            del self._roots[parent.salt]
+            del self.roots[parent.salt]
             return None
         return parent
 
     def _forget_places(self) -> None:
-        self._roots.clear()
+        self.roots.clear()
 
 
 def _same_pages(run: list[Page], pages: list[Page], start: int) -> int:

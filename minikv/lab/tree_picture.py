@@ -38,10 +38,10 @@ def places(cache: RadixCache | HashCache | SplitAnywhere) -> list[Place]:
     """What comes first in the cache, each with what follows it. TypeError for another cache."""
     if isinstance(cache, RadixCache):
         return [
-            _of_node(node, salt) for salt, root in cache._roots.items() for node in root.children.values()
+            _of_node(node, salt) for salt, root in cache.roots.items() for node in root.children.values()
         ]
     if isinstance(cache, HashCache):
-        return _of_entries(cache._entries.values())
+        return _of_entries(cache.entries.values())
     if isinstance(cache, SplitAnywhere):
         return [_of_run(run, cache.manager.block_size) for run in cache.roots]
     raise TypeError(f"a {type(cache).__name__} cannot be drawn; RadixCache and HashCache can")

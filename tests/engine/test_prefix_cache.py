@@ -20,8 +20,8 @@ both = pytest.mark.parametrize("kind", [RadixCache, HashCache])
 def places(cache: Any) -> list[tuple[Any, ...]]:
     """Every place of a cache with its block and its stamp, in any order that stays the same."""
     if isinstance(cache, HashCache):
-        return [(e.key, e.tokens, e.block_id, e.stamp, e.num_children) for e in cache._entries.values()]
-    found, rest = [], [(root, (salt,)) for salt, root in cache._roots.items()]
+        return [(e.key, e.tokens, e.block_id, e.stamp, e.num_children) for e in cache.entries.values()]
+    found, rest = [], [(root, (salt,)) for salt, root in cache.roots.items()]
     while rest:
         node, before = rest.pop()
         way = (*before, *node.pages)
@@ -244,7 +244,7 @@ def test_then_it_stays_one_run_of_the_tree() -> None:
     for tokens in range(4, 20, 4):
         desk.compute(table, range(tokens), tokens - 4)
         desk.cache.insert(range(tokens), table)
-    (run,) = desk.cache._roots[None].children.values()
+    (run,) = desk.cache.roots[None].children.values()
     assert (run.block_ids, run.children) == ([0, 1, 2, 3], {})
     assert repr(run) == "RadixNode(block_ids=[0, 1, 2, 3], children=0)"
 
@@ -254,7 +254,7 @@ def test_the_tree_of_the_docstring() -> None:
     desk = Desk(RadixCache, block_size=2)
     for tokens in [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 6, 5, 7, 1], [7, 1]:
         desk.serve(tokens)
-    root = desk.cache._roots[None]
+    root = desk.cache.roots[None]
 
     def shape(node: RadixNode) -> Any:
         return [(node.block_ids, shape(node)) for node in node.children.values()]

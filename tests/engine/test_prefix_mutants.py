@@ -359,7 +359,7 @@ class EvictsInnerNodes(RadixCache):
     def evict(self, num_blocks: int) -> int:
         self._follow_resets()
         for freed in range(num_blocks):
-            nodes, rest = [], list(self._roots.values())
+            nodes, rest = [], list(self.roots.values())
             while rest:
                 node = rest.pop()
                 rest += node.children.values()
@@ -527,7 +527,7 @@ class _Finds(HashCache):
         path: Path[HashEntry] = Path([], [])
         before: HashEntry | str | None = salt
         for page in pages:
-            entry = self._entries.get(self.key(before, page))
+            entry = self.entries.get(self.key(before, page))
             if entry is None or not self.right(entry, before, page) or entry in path.nodes:
                 break
             path.nodes.append(entry)
@@ -593,7 +593,7 @@ class OverwritesOnACollision(HashCache):
     def _append(
         self, before: HashEntry | None, salt: str | None, page: Page, block_id: int
     ) -> HashEntry | None:
-        self._entries.pop(self._key(salt if before is None else before, page), None)
+        self.entries.pop(self._key(salt if before is None else before, page), None)
         return super()._append(before, salt, page, block_id)
 
 
@@ -603,7 +603,7 @@ class GoesOnAfterACollision(HashCache):
 
     def _grow(self, leaf: Any, salt: str | None, pages: list[Page], block_ids: Sequence[int]) -> int:
         pairs = zip(pages, block_ids, strict=True)
-        free = [pair for pair in pairs if self._key(leaf or salt, pair[0]) not in self._entries]
+        free = [pair for pair in pairs if self._key(leaf or salt, pair[0]) not in self.entries]
         return super()._grow(leaf, salt, [page for page, _ in free], [block_id for _, block_id in free])
 
 
@@ -623,7 +623,7 @@ class EvictsInnerBlocks(HashCache):
     def evict(self, num_blocks: int) -> int:
         self._follow_resets()
         for freed in range(num_blocks):
-            idle = [e for e in self._entries.values() if self.manager.blocks[e.block_id].ref_count == 1]
+            idle = [e for e in self.entries.values() if self.manager.blocks[e.block_id].ref_count == 1]
             if not idle:
                 return freed
             self._let_go(min(idle, key=lambda entry: entry.stamp))
@@ -641,14 +641,14 @@ class DoesNotCountChildren(HashCache):
         return entry
 
     def _remove_last(self, leaf: HashEntry) -> HashEntry | None:
-        del self._entries[leaf.key]
+        del self.entries[leaf.key]
         return None
 
 
 @hashed
 class DoesNotDiscountChildren(HashCache):
     def _remove_last(self, leaf: HashEntry) -> HashEntry | None:
-        del self._entries[leaf.key]
+        del self.entries[leaf.key]
         return None
 
 
