@@ -26,6 +26,9 @@ SHOP, ADA, BO, EVA = (
     "Bo has two gold cups .",
     "Eva has six grey drums .",
 )
+ALL_TRUE = (
+    "Every hit was the KV of exactly these words. (Four prompts, and nothing is evicted: check is stricter.)"
+)
 
 
 class PrefixTryout(Tryout):
@@ -36,9 +39,7 @@ class PrefixTryout(Tryout):
             return super().__repr__()
         said = f"With {self.name}:\n{self.said}"
         if self.first is None:
-            return (
-                said if "the run stops" in said else f"{said}\nEvery hit was the KV of exactly these words."
-            )
+            return said if "the run stops" in said else f"{said}\n{ALL_TRUE}"
         return folded(f"{said}\nFirst wrong call: {self.first.where}: {self.first.sentence}", indent="  ")
 
 

@@ -38,10 +38,10 @@ def _copies(rng: random.Random) -> Exercise:
         question=f"A prompt of {prompt} tokens, blocks of {size}, {n} continuations. Each stores one new "
         "token, one after the other. How many blocks are copied until all have done so, and how many blocks "
         "are held then? Answer with both: check(…, (copies, held))",
-        judge=_judge_pair((copies, held), why),
+        judge=_judge_pair((copies, held), why, _reasons(n, full, over, listed)),
         hints=(
-            f"{prompt} tokens fill {full} blocks of {size} and {over} slots of another. Into which block "
-            "does the first continuation write?",
+            f"{prompt} tokens fill {full} block{'s' if full > 1 else ''} of {size} and {over} slots of "
+            "another. Into which block does the first continuation write?",
             "A block is copied if its count is above 1 when somebody writes to it. How does its count go?",
             f"Copies: {n} - 1 if the last block is begun, else 0. Held: the {full} full ones, and one for "
             "each continuation.",
@@ -65,14 +65,33 @@ def _count_copies(prompt: int, n: int, size: int) -> tuple[int, int]:
     return copies, manager.allocated_blocks
 
 
-def _judge_pair(right: tuple[int, int], why: str) -> Callable[[Any], Verdict]:
+def _reasons(n: int, full: int, over: int, listed: int) -> dict[tuple[str, int], str]:
+    """What probably led to a wrong number of copies, or of blocks held."""
+    reasons = {("held", listed): "a block that several tables list is held once"}
+    if over:
+        reasons["copies", n] = "the last one to write finds a count of 1, and copies nothing"
+        reasons["copies", 0] = "the last block is shared when the first one writes to it"
+        reasons["held", full + 1] = "each continuation has a last block of its own by then"
+    else:
+        for copies in (1, n - 1, n):
+            reasons["copies", copies] = "the prompt fills its blocks, and nobody writes to a full one"
+        reasons["held", full] = "each continuation takes a new block for its token"
+    return reasons
+
+
+def _judge_pair(
+    right: tuple[int, int], why: str, reasons: dict[tuple[str, int], str]
+) -> Callable[[Any], Verdict]:
     def judge(answer: Any) -> Verdict:
         if not isinstance(answer, tuple | list) or [type(each) for each in answer] != [int, int]:
             return Verdict(False, f"the answer is two whole numbers, (copies, held), not {answer!r}")
         for name, said, true in zip(("copies", "held"), answer, right, strict=True):
             if said != true:
                 way = "too many" if said > true else "too few"
-                return Verdict(False, f"{name}: {said} is {way}; hint(…) helps")
+                reason = reasons.get((name, said))
+                return Verdict(
+                    False, f"{name}: {said} is {way}{f': {reason}' if reason else '; hint(…) helps'}"
+                )
         return Verdict(True, why)
 
     return judge
@@ -88,17 +107,7 @@ def _cached(rng: random.Random) -> Exercise:
     more = 0 if same == stored and rng.random() < 0.6 else rng.randint(1, size)
     prompt = same + more
     right = _taken_over(stored, same, prompt, size)
-    slips: dict[Any, str] = {
-        same: "only whole blocks are taken over",
-        same // size * size: "never the whole prompt: its last token must be computed",
-        -(-same // size) * size: "a block that differs in one token is another block",
-        prompt // size * size: "what comes after the first other token is not cached",
-        0: "it begins as the cached one does",
-        prompt - 1: "only whole blocks are taken over",
-        right // size: "that is the number of blocks; the question is about tokens",
-        right - size: "one block more begins alike, to its end",
-    }
-    slips.pop(right, None)
+    slips = _cached_slips(stored, same, prompt, size, right)
     begins = f"Its first {same} tokens are the same" if more else "It is the same, token for token"
     if same == stored and more:
         begins = f"It begins with all {same} of them"
@@ -116,6 +125,31 @@ def _cached(rng: random.Random) -> Exercise:
         right=right,
         wrong=tuple((why, value) for value, why in slips.items()),
     )
+
+
+def _cached_slips(stored: int, same: int, prompt: int, size: int, right: int) -> dict[Any, str]:
+    """Wrong numbers of tokens, and what is wrong with each; of two reasons for one number the first."""
+    slips: dict[Any, str] = {}
+
+    def slip(value: int, reason: str, if_: bool = True) -> None:
+        if if_ and value != right:
+            slips.setdefault(value, reason)
+
+    slip(same // size * size, "never the whole prompt: its last token must be computed")
+    slip(same, "only whole blocks are taken over", same % size > 0)
+    not_full = "the cached prompt's last block is not full, and only full ones are cached"
+    slip(
+        -(-same // size) * size,
+        not_full if same == stored else "a block that differs in one token is another block",
+        same % size > 0,
+    )
+    after = "the cached prompt" if same == stored else "the first other token"
+    slip(prompt // size * size, f"what comes after {after} is not cached", prompt > same)
+    slip(prompt - 1, "only whole blocks are taken over", (prompt - 1) % size > 0)
+    slip(0, "it begins as the cached one does")
+    slip(right // size, "that is the number of blocks; the question is about tokens")
+    slip(right - size, "one block more begins alike, to its end")
+    return slips
 
 
 def _taken_over(stored: int, same: int, prompt: int, size: int) -> int:
@@ -177,9 +211,32 @@ def _but(*changes: tuple[str, str]) -> type:
 _KEY = "tuple(tokens[:end])"
 _OWN = "tuple(tokens[end - self.block_size : end])"
 _TWO = "tuple(tokens[max(0, end - 2 * self.block_size) : end])"
+_CUT = '__import__("hashlib").sha256(repr(tokens[:end]).encode()).digest()[:1]'
 _FOUND = "            found.append(block_id)"
 _NEW = "                new.append(block_id)"
 _DROP = "            if cached == block_id:\n                del self.blocks[prefix]"
+
+
+class _ChainedHashAlone(MyPrefixCache):
+    """As vLLM chains them, but with Python's hash(), and nobody compares the words."""
+
+    def keys(self, tokens, stop):
+        key = None
+        for end in range(self.block_size, stop, self.block_size):
+            key = hash((key, tuple(tokens[end - self.block_size : end])))
+            yield key
+
+    def match(self, tokens):
+        found = [self.blocks.get(key) for key in self.keys(tokens, len(tokens))]
+        return found[: found.index(None)] if None in found else found
+
+    def insert(self, tokens, block_ids):
+        new = []
+        for key, block_id in zip(self.keys(tokens, len(tokens) + 1), block_ids, strict=False):
+            if key not in self.blocks:
+                self.blocks[key] = block_id
+                new.append(block_id)
+        return new
 
 
 class _Untouched:
@@ -220,9 +277,13 @@ def _prefix(rng: random.Random) -> Exercise:
             ("a key of the last token", _but((_KEY, "(end, tokens[end - 1])"))),
             ("a key that leaves out the first token", _but((_KEY, "tuple(tokens[1:end])"))),
             ("a key without the block's own tokens", _but((_KEY, "(end, *tokens[: end - self.block_size])"))),
+            ("a key that is a hash alone", _but((_KEY, "hash(tuple(tokens[:end]))"))),
+            ("a key that is a hash cut to 8 bits", _but((_KEY, "(hash(tuple(tokens[:end])) & 0xFF)"))),
+            ("a key that is a good hash cut to 8 bits", _but((_KEY, _CUT))),
+            ("a key of numbers joined into one string", _but((_KEY, '"".join(map(str, tokens[:end]))'))),
+            ("a key of a chained hash alone", _ChainedHashAlone),
             ("the whole prompt", _but(("len(tokens), self", "len(tokens) + 1, self"))),
             ("always one block too few", _but(("len(tokens), self", "len(tokens) - self.block_size, self"))),
-            ("goes on behind a gap", _but(("                break", "                continue"))),
             ("the first block only", _but((_FOUND, "            return [block_id]"))),
             ("last block first", _but(("return found", "return found[::-1]"))),
             ("keeps a block that is not full", _but(("end <= len(tokens) and ", ""))),
@@ -242,14 +303,26 @@ SIZE, BLOCKS = 2, 12  # of the walk
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class _Walk:
-    """Leads requests through a learner's cache; each letter is a token."""
+class Colliding(int):
+    """A token with the same hash() as all others. A dict still tells them apart: it compares, too."""
 
-    def __init__(self, cache_class: type) -> None:
+    def __hash__(self) -> int:
+        return 0
+
+
+class _Walk:
+    """Leads requests through a learner's cache; each letter is a token.
+
+    Args:
+        token: makes a token of a letter's number.
+        may_miss: a cache may find less than it could; whose keys collide, and who compares the words, does.
+    """
+
+    def __init__(self, cache_class: type, token: type[int] = int, may_miss: bool = False) -> None:
         from minikv.lab.watched_cache import WatchedCache  # the lab may import exercises, so not above
 
-        self.manager = KVCacheManager(BLOCKS, SIZE)
-        self.cache = WatchedCache(cache_class(SIZE), self.manager, LETTERS.__getitem__)
+        self.manager, self.token = KVCacheManager(BLOCKS, SIZE), token
+        self.cache = WatchedCache(cache_class(SIZE), self.manager, LETTERS.__getitem__, may_miss=may_miss)
         self.running: list[tuple[list[int], BlockTable]] = []
 
     @property
@@ -258,7 +331,7 @@ class _Walk:
 
     def start(self, letters: str) -> tuple[list[int], BlockTable]:
         """Match, then find room for the rest."""
-        tokens = [LETTERS.index(letter) for letter in letters]
+        tokens = [self.token(LETTERS.index(letter)) for letter in letters]
         table = self.cache.acquire(tokens).table
         missing = -(-len(tokens) // SIZE) - table.num_blocks - self.manager.num_free_blocks
         if missing > 0:
@@ -299,11 +372,11 @@ class _Walk:
             self.serve("pqrstu")
         self.serve("mnop")
         self.serve("abcdefgh")
-        if self.fine:  # the first of three goes, and the two behind it can no longer be found
-            self.cache.let_go(self.cache.acquire([0, 1, 2]).table.block_ids[0])
         self.serve("abcdefg")
+        for letters in ("bmx", "lcx"):  # the tokens are 1, 12 and 11, 2: joined, both are 112
+            self.serve(letters)
 
-    def at_random(self, steps: int) -> None:
+    def at_random(self, steps: int, letters_used: str) -> None:
         """Prompts that begin as earlier ones do; some run side by side."""
         chance, past = random.Random(0), ["a"]
         for _ in range(steps):
@@ -313,7 +386,7 @@ class _Walk:
                 self.end(self.running.pop(chance.randrange(len(self.running))))
             old = chance.choice(past)
             letters = old[: chance.randrange(len(old) + 1)] + "".join(
-                chance.choices("ab", k=chance.randint(1, 4))
+                chance.choices(letters_used, k=chance.randint(1, 4))
             )
             past = [*past[-6:], letters[:7]]
             request = self.start(letters[:7])
@@ -327,15 +400,23 @@ def _judge_prefix(answer: Any) -> Verdict:
     try:
         if answer(SIZE).match([0, 1, 2]) is ...:
             return Verdict(False, "not answered yet: match still returns ...")
-        walk = _Walk(answer)
+        walk, plain = _Walk(answer), 0
         walk.script()
-        walk.at_random(400)
+        walk.at_random(400, "ab")
+        where = f"blocks of {SIZE}"
+        if walk.fine:  # once more; now only a lie is wrong
+            plain, walk = walk.cache.calls, _Walk(answer, Colliding, may_miss=True)
+            walk.script()
+            walk.at_random(400, LETTERS)
+            where = f"blocks of {SIZE}, tokens which all have the hash() 0"
     except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
         return Verdict(False, f"{answer.__name__} raised {type(error).__name__}: {error}")
     wrong, calls = walk.cache.wrong, walk.cache.calls
     if wrong is not None:
-        return Verdict(False, f"blocks of {SIZE}, {calls} calls in: {wrong.sentence}", wrong.invariant)
-    return Verdict(True, f"{calls} calls, and every hit is the KV of exactly these words after exactly these")
+        return Verdict(False, f"{where}, {calls} calls in: {wrong.sentence}", wrong.invariant)
+    return Verdict(
+        True, f"{plain + calls} calls, and every hit is the KV of exactly these words after exactly these"
+    )
 
 
 EXERCISES: dict[str, Callable[[random.Random], Exercise]] = {
