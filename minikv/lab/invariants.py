@@ -78,7 +78,8 @@ def judge_read(state: dict[str, Any], number: int, event: Event) -> Iterator[Ver
         if sentence is not None:
             block = None if slot is None else slot // size
             own = slot in (slot_of(state, request, each) for each in range(stored(request)))
-            invariant = "I5" if slot is not None and own else "I6"
+            written = slot is not None and state["words"][slot // size][slot % size] is not None
+            invariant = "I5" if own and written else "I6"
             yield (invariant, "read", number, block), invariant, block, sentence
             return
 

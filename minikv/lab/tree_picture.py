@@ -37,9 +37,7 @@ class Place:
 def places(cache: RadixCache | HashCache | SplitAnywhere) -> list[Place]:
     """What comes first in the cache, each with what follows it. TypeError for another cache."""
     if isinstance(cache, RadixCache):
-        return [
-            _of_node(node, salt) for salt, root in cache.roots.items() for node in root.children.values()
-        ]
+        return [_of_node(node, salt) for salt, root in cache.roots.items() for node in root.children.values()]
     if isinstance(cache, HashCache):
         return _of_entries(cache.entries.values())
     if isinstance(cache, SplitAnywhere):
