@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minikv.lab.switches import books, contiguous, counts, kernel, loop, reading, storage
+from minikv.lab.switches import (
+    books,
+    contiguous,
+    counts,
+    experiment_ends,
+    kernel,
+    loop,
+    moves,
+    reading,
+    sharing,
+    storage,
+)
 from minikv.lab.switches.switch import Switch
 from minikv.lab.workbench import Workbench
 
@@ -24,6 +35,9 @@ SWITCHES: dict[str, Switch] = {
     **loop.SWITCHES,
     **storage.SWITCHES,
     **kernel.SWITCHES,
+    **experiment_ends.SWITCHES,
+    **sharing.SWITCHES,
+    **moves.SWITCHES,
 }
 
 

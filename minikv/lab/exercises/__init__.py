@@ -17,10 +17,13 @@ from minikv.lab.exercises import (
     blocks_and_tables,
     contiguous,
     decode,
+    experiment,
     kernel,
     manager,
+    modes,
     pool,
     ref_counts,
+    sharing,
     start_here,
 )
 from minikv.lab.exercises.exercise import Exercise, Verdict, folded
@@ -37,6 +40,9 @@ EXERCISES: dict[str, Callable[[random.Random], Exercise]] = {
     **pool.EXERCISES,
     **decode.EXERCISES,
     **kernel.EXERCISES,
+    **sharing.EXERCISES,
+    **experiment.EXERCISES,
+    **modes.EXERCISES,
 }
 WITH_VARIANTS = (
     *start_here.WITH_VARIANTS,
@@ -47,6 +53,9 @@ WITH_VARIANTS = (
     *pool.WITH_VARIANTS,
     *decode.WITH_VARIANTS,
     *kernel.WITH_VARIANTS,
+    *sharing.WITH_VARIANTS,
+    *experiment.WITH_VARIANTS,
+    *modes.WITH_VARIANTS,
 )
 
 _hints_given: dict[str, int] = {}
