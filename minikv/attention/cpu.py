@@ -105,15 +105,16 @@ class _Kernel:
         out = np.zeros(new.shape, dtype=np.float32)
         failed = np.zeros(len(new), dtype=np.bool_)
         written = self.pool.written(layer)
-        few = new.shape[1] <= TILE
-        if self.num_tokens * math.prod(new.shape[1:]) <= SMALL:
-            kernel = _one_tile_alone if few else _many_tiles_alone
-            kernel(new, self.kv, layer, *self.rows, written, self.scale, self.part, out, failed)
+        few, threads = new.shape[1] <= TILE, torch.get_num_threads()
+        given = (new, self.kv, layer, *self.rows, written, self.scale, self.part, out, failed)
+        if threads == 1 or self.num_tokens * math.prod(new.shape[1:]) <= SMALL:
+            (_one_tile_alone if few else _many_tiles_alone)(*given)
         else:
-            kernel = _one_tile if few else _many_tiles
             with _entered:
-                numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-                kernel(new, self.kv, layer, *self.rows, written, self.scale, self.part, out, failed)
+                numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+                (_one_tile if few else _many_tiles)(*given)
+                if torch.get_num_threads() != threads:  # torch and Numba may share one OpenMP, which the
+                    torch.set_num_threads(threads)  # first parallel call sets to its own number
         if failed.any():  # the plain way of looking finds out what is wrong, and raises
             for row in self.pool.row_slots(as_tables(self.tables, self.pool), self.lengths):
                 self.pool.require_written(layer, row)

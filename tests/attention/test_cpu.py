@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -128,3 +131,17 @@ def test_warming_up_leaves_nothing_to_compile() -> None:
         )
         paged_attention(torch.randn(2, num_new, 4, HEAD_DIM), stored.pool, 1, array, [20, 20], backend="cpu")
     assert [len(kernel.signatures) for kernel in kernels] == before
+
+
+def test_torch_keeps_its_number_of_threads() -> None:
+    """Numba's first parallel call sets the OpenMP that it may share with torch to a number of its own."""
+    code = (
+        "import torch; torch.set_num_threads(2)\n"
+        "from minikv.attention import cpu; cpu.warm_up()\n"
+        "print(torch.get_num_threads())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, env={**os.environ, "NUMBA_NUM_THREADS": "4"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "2"
