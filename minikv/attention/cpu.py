@@ -36,7 +36,7 @@ Array = np.ndarray
 
 TILE = 8  # new tokens
 PART = 512  # tokens; at least one block
-SMALL = 1 << 19  # products of numbers of q and k: below it, to wake another thread costs more than it helps
+SMALL = 1 << 16  # products of numbers of q and k: below it, to wake another thread costs more than it helps
 
 # Sums may be taken in another order, so that vectors can be used. NaN and infinity stay what they are.
 LOOSE = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
