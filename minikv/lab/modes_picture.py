@@ -192,7 +192,7 @@ class MemoryPicture:
         lines = [self.title]
         for start, size, span in sorted(pieces, key=lambda piece: piece[0]):
             where = f"slots {start:{wide}} to {start + size - 1:{wide}}"
-            lines.append(f"  {where}  {self._told(span, size)}")
+            lines.append(f"  {where}  {self._told(span, start, size)}")
         for each in self.wrong:
             lines.append(
                 f"  slot {each.slot}: {each.name} stored “{each.stored}”, in memory lies “{each.found}”"
@@ -201,9 +201,10 @@ class MemoryPicture:
             lines.append(f"  marked: slots {self.aim[0]} to {sum(self.aim) - 1}")
         return "\n".join(lines)
 
-    def _told(self, span: Span | None, size: int) -> str:
+    def _told(self, span: Span | None, start: int, size: int) -> str:
         if span is None:
-            return f"hole of {size}"
+            left = " ".join(self.words[start : start + size]).rstrip(f"{NOTHING} ")
+            return f"hole of {size}; left over: {left}" if left else f"hole of {size}"
         stored = len(span.words)
         return f"{span.name}: {stored} tokens, {size - stored} reserved: {' '.join(span.words)}"
 

@@ -56,7 +56,10 @@ def asked(
     given = locals()
     for what, smallest in least.items():
         if isinstance(given[what], bool) or not isinstance(given[what], int) or given[what] < smallest:
-            raise ValueError(f"{what} is {given[what]!r}; it must be a whole number, at least {smallest}")
+            why = " (an answer has 6 tokens)" if what == "limit" else ""
+            raise ValueError(
+                f"{what} is {given[what]!r}; it must be a whole number, at least {smallest}{why}"
+            )
     if slots % block_size:
         raise ValueError(f"{slots} slots are no whole number of blocks of {block_size}; change one of them")
     asks = tuple(

@@ -32,6 +32,8 @@ class RegrowTryout:
         name: of the learner's function.
         said: how the run ended, as a sentence; None if the code is not written yet.
         first: the first divergence from ours, as a sentence; None: there was none.
+        accepted: whether `check` takes the function, for its states of memory are more than this run's.
+        stopped: the run came to no end.
         picture: the memory at the first divergence, the place that was asked for marked; if there is none,
             before a run slides; None if nothing ran.
         kinds: how often a run stayed, moved, slid, or found no room.
@@ -42,6 +44,7 @@ class RegrowTryout:
         self.name = name
         self.said: str | None = None
         self.first: str | None = None
+        self.accepted = self.stopped = False
         self.picture: MemoryPicture | None = None
         self.kinds = {"stayed": 0, "moved": 0, "slid": 0, "found no room": 0}
         self.tokens_moved = 0
@@ -51,9 +54,13 @@ class RegrowTryout:
             return f"{self.name} is not written yet."
         counts = ", ".join(f"{kind} {count}×" for kind, count in self.kinds.items())
         lines = [f"With {self.name} {self.said}", f"Runs {counts}; {self.tokens_moved} tokens were moved."]
-        return "\n".join(
-            [*lines, f"First divergence: {self.first}" if self.first else "Every place as ours."]
-        )
+        if self.first:
+            lines.append(f"First divergence: {self.first}")
+        elif self.accepted and not self.stopped:
+            lines.append("Every place asked for in this run as ours.")
+        elif not self.stopped:
+            lines.append('check("09.regrow", …) rejects it: some state of memory that does not come up here.')
+        return "\n".join(lines)
 
 
 class _NoPlace(Exception):
@@ -71,8 +78,10 @@ def try_regrow(regrow: Callable[..., Any]) -> RegrowTryout:
     if not callable(regrow) or isinstance(regrow, type):
         raise TypeError(f"try_regrow takes a function, not {regrow!r}")
     tried = RegrowTryout(getattr(regrow, "__name__", "the function"))
-    if "not answered yet" in check("09.regrow", regrow).message:
+    verdict = check("09.regrow", regrow)
+    if "not answered yet" in verdict.message:
         return tried
+    tried.accepted = verdict.ok
     bench = RunBench(num_slots=32, reserve="grow", headroom=1)
     requests = [bench.submit(prompt, limit) for prompt, limit in STORY]
     _stand_in(bench, regrow, tried)
@@ -82,7 +91,7 @@ def try_regrow(regrow: Callable[..., Any]) -> RegrowTryout:
         tried.said = f"the model says: {answer} ({bench.engine.metrics()['preempted']} preempted)"
     except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
         reason = "" if isinstance(error, _NoPlace) else f" with {type(error).__name__}: {error}"
-        tried.said = f"the run stops{reason}."
+        tried.said, tried.stopped = f"the run stops{reason}.", True
     tried.tokens_moved = bench.manager.tokens_moved
     return tried
 

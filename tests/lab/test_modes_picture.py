@@ -34,7 +34,7 @@ def test_the_text_has_a_line_for_each_run_and_hole():
         "Now",
         "  slots  0 to  2  hole of 3",
         "  slots  3 to  7  A: 3 tokens, 2 reserved: Bo has two",
-        "  slots  8 to 19  hole of 12",
+        "  slots  8 to 19  hole of 12; left over: · · late",
         "  slots 20 to 23  C: 2 tokens, 2 reserved: Tea is",
         "  slots 24 to 39  hole of 16",
         "  marked: slots 8 to 13",

@@ -83,6 +83,11 @@ def test_scenes_that_cannot_be_are_refused(wrong):
         asked(**wrong)
 
 
+def test_a_limit_below_an_answer_says_why():
+    with pytest.raises(ValueError, match=r"limit is 4; .* at least 6 \(an answer has 6 tokens\)"):
+        asked(limit=4)
+
+
 def test_no_such_memory():
     with pytest.raises(ValueError, match="there is no memory 'virtual'"):
         serve(SHORT, "virtual")
@@ -109,6 +114,18 @@ def test_a_scene_is_run_and_its_counts_are_told():
 )
 def test_why_a_scene_is_not_the_answer(mistake, said):
     assert said in check("09.contiguous_wins", dict(get("09.contiguous_wins").wrong)[mistake]).message
+
+
+@pytest.mark.parametrize(("id", "limit"), [("09.contiguous_wins", 40), ("09.paged_wins", 60)])
+def test_a_pool_of_few_blocks_is_no_paged_memory(id, limit):
+    for size, told in ((256, "blocks of 256 are 1"), (128, "blocks of 128 are 2")):
+        verdict = check(id, asked(24, 256, limit, block_size=size))
+        assert not verdict.ok and told in verdict.message and "no paged memory" in verdict.message
+
+
+def test_by_how_much_paged_memory_is_better_and_under_which_limit():
+    assert "not by a factor of 4: paged 18 steps" in check("09.paged_wins", SHORT).message
+    assert "the limit is 80, take at most 60" in check("09.paged_wins", asked(16, limit=80)).message
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -142,6 +159,9 @@ def test_the_map_is_relative_to_paged_memory():
     assert [row[2] for row in table.rows] == [1, 1, 1, 1, 0.5, 0.75]
     plot = modes_map("Map", found)
     assert plot.to_svg() == modes_map("Map", found).to_svg() and repr(plot).startswith("Map\n")
+    told = [line.split() for line in repr(plot).splitlines()]
+    assert [line[-2:] for line in told if "max" in line] == [["1.00", "1.00"], ["0.50", "2.46"]]
+    assert "TPOT" not in repr(plot)  # that, and memory, are the table's
 
 
 def test_points_that_meet_share_a_label():

@@ -12,7 +12,7 @@ QUESTION = "Bo has two gold cups . Tell me what Bo has ."
 
 def about_to_move(attention="gather"):
     bench = RunBench(48, "grow", headroom=1, attention=attention)
-    bench.submit(STRANGER, 1)
+    bench.submit(STRANGER, 2)
     b = bench.submit(QUESTION, 8, stop=" .")
     bench.submit("The road is long . It is late .", 12)
     bench.step(2)

@@ -84,7 +84,7 @@ def test_the_solution_goes_as_ours_does_and_meets_every_kind():
     tried = try_regrow(RIGHT)
     assert tried.first is None and min(tried.kinds.values()) >= 1
     assert tried.said == "the model says: Bo has two gold cups . (1 preempted)"
-    assert repr(tried).endswith("Every place as ours.")
+    assert repr(tried).endswith("Every place asked for in this run as ours.")
     assert tried.picture is not None and tried.picture.aim == (0, 15)
 
 
@@ -120,9 +120,17 @@ def test_odd_places_stop_the_run(said):
         assert tried.said == "the run stops." and tried.first is not None
 
 
-def test_code_that_raises_is_shown():
+def test_code_that_raises_is_shown_and_not_praised():
     tried = try_regrow(lambda *state: 1 / 0)
-    assert "ZeroDivisionError" in tried.said
+    assert "ZeroDivisionError" in tried.said and "as ours" not in repr(tried)
+    assert tried.stopped
+    assert "as ours" not in repr(try_regrow(lambda start, held, holes: start))
+
+
+@pytest.mark.parametrize("mistake", [name for name in WRONG if name != "untouched starter"])
+def test_what_the_check_rejects_is_not_praised(mistake):
+    told = repr(try_regrow(WRONG[mistake]))
+    assert "as ours" not in told and ("First divergence: " in told or "rejects it" in told)
 
 
 def test_code_that_is_not_written_yet_runs_nothing_and_nonsense_is_refused():

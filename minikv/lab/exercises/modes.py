@@ -35,6 +35,8 @@ def _slot(rng: random.Random) -> Exercise:
         (start - sizes[1], start - sizes[1] + position): "C does not move down when B leaves",
         (start, position): "that is the position; the slot is offset + position",
         (start, start + position + 1): "positions count from 0",
+        (start - sizes[2], start - sizes[2] + position): "C runs still, and holds the slots behind B's",
+        (start + position, start): "the other way round: first the offset, then the slot",
     }
     slips.pop(right, None)
     listed = ", ".join(
@@ -75,25 +77,33 @@ def _pair(right: tuple[int, int], why: str, slips: dict[tuple[int, int], str]) -
 # ---- 09.paged_wins, 09.contiguous_wins: a scene, run in both ------------------------------------
 
 MOST_REQUESTS, MOST_SLOTS, MOST_TOKENS = 48, 2048, 1500
+LEAST_BLOCKS = 4  # a block as large as the memory is contiguous memory for one request
+MOST_LIMIT, FACTOR = 60, 4  # of 09.paged_wins
 
 
 def _paged_wins(rng: random.Random) -> Exercise:
     from minikv.lab.modes_scene import asked
 
     return Exercise(
-        question="Find a scene, asked(…), in which paged memory is better: all requests are done in fewer "
-        'steps than in contiguous memory (reserve="max") of the same size, and the first tokens come earlier '
-        "on average. Nobody may be refused.",
+        question=f"Find a scene, asked(…), with a limit of at most {MOST_LIMIT}, in which paged memory needs "
+        'a quarter of the steps of contiguous memory (reserve="max") of the same size, or fewer, and the '
+        f"first tokens come earlier on average. Nobody may be refused; at least {LEAST_BLOCKS} blocks.",
         judge=_judge_scene(_paged_is_better),
         hints=(
             "What does contiguous memory reserve for a request, and what of it is used?",
-            "Let the limit be far above what is said, and let more requests come than fit at once.",
-            "asked(requests=16, slots=256, limit=48)",
+            "Let the limit be far above what is said, and let more requests come than fit at once. Then look "
+            "at the prompts: when does a request fill its blocks to the last slot?",
+            "With people=1 a prompt has 11 tokens: 11 + 6 - 1 slots are just one block of 16. What does "
+            "contiguous memory reserve for it?",
         ),
-        solution="For instance asked(requests=16, slots=256, limit=48): the answers have 6 tokens, and "
-        "contiguous memory reserves 48 for each.",
-        right=asked(requests=16, slots=256, limit=48),
+        solution="For instance asked(requests=24, slots=256, limit=60, people=1): each request fills one "
+        "block, so 16 run at once; contiguous memory reserves 11 + 60 - 1 = 70 slots for each, so 3 do.",
+        right=asked(requests=24, slots=256, limit=60, people=1),
         wrong=(
+            ("the scene of section 2", asked(requests=24, slots=256, limit=40)),
+            ("the limit is above 60", asked(requests=16, slots=256, limit=80, people=1)),
+            ("better, but not by so much", asked(requests=16, slots=256, limit=48)),
+            ("room for all of them", asked(requests=8, slots=1024, limit=20)),
             ("one request alone: a draw", asked(requests=1, slots=256, limit=48)),
             ("room for all: a draw", asked(requests=4, slots=1024, limit=48)),
             ("the limit is what is said", asked(requests=24, slots=192, limit=6, people=2)),
@@ -112,13 +122,13 @@ def _contiguous_wins(rng: random.Random) -> Exercise:
 
     return Exercise(
         question='Find a scene, asked(…), in which contiguous memory (reserve="max") is better than paged '
-        "memory of the same size: in no count worse (steps in all, TTFT, TPOT), and better in one of them. "
-        "Nobody may be refused.",
+        "memory of the same size: in none of three counts worse (steps in all, TTFT, TPOT), and better in "
+        f"one of them. Nobody may be refused; paged memory has at least {LEAST_BLOCKS} blocks.",
         judge=_judge_scene(_contiguous_is_better),
         hints=(
-            "What does paged memory waste, and when does contiguous memory waste nothing?",
-            "Paged memory rounds up to whole blocks. Contiguous memory wastes nothing if the limit is what "
-            "is said (stop=False, or a limit of 6).",
+            "What does paged memory waste, and when does contiguous memory reserve nothing in vain?",
+            "Paged memory rounds up to whole blocks, and that costs most where prompt and answer are short "
+            "beside a block. Contiguous memory reserves nothing in vain if the limit is what is said.",
             "asked(requests=24, slots=192, limit=6, people=2) with blocks of 16",
         ),
         solution="For instance asked(requests=24, slots=192, limit=6, people=2): every answer has 6 tokens "
@@ -129,6 +139,8 @@ def _contiguous_wins(rng: random.Random) -> Exercise:
             ("room for all: a draw", asked(requests=4, slots=1024, limit=40)),
             ("blocks of one: a draw or worse", asked(24, 192, 6, people=2, block_size=1)),
             ("nobody knows the length", asked(requests=24, slots=256, limit=40)),
+            ("one block for all", asked(24, 256, 40, block_size=256)),
+            ("two blocks", asked(24, 192, 6, people=2, block_size=96)),
             ("better in TPOT, worse in steps", asked(12, 128, 40, stop=False)),
             ("somebody is refused", asked(requests=6, slots=64, limit=60)),
             ("too large to be run here", asked(requests=400, slots=256, limit=6)),
@@ -138,7 +150,7 @@ def _contiguous_wins(rng: random.Random) -> Exercise:
     )
 
 
-def _judge_scene(better: Callable[[Any, Any], Verdict]) -> Callable[[Any], Verdict]:
+def _judge_scene(better: Callable[[Any, Any, Any], Verdict]) -> Callable[[Any], Verdict]:
     """Runs the scene in both kinds of memory, and asks which was better."""
 
     def judge(answer: Any) -> Verdict:
@@ -156,13 +168,19 @@ def _judge_scene(better: Callable[[Any, Any], Verdict]) -> Callable[[Any], Verdi
                 f"{MOST_REQUESTS} requests, at most {MOST_SLOTS} slots and {MOST_TOKENS} tokens, so that it "
                 "can be run here",
             )
+        if answer.num_blocks < LEAST_BLOCKS:
+            return Verdict(
+                False,
+                f"{slots} slots in blocks of {answer.block_size} are {answer.num_blocks}: that is no paged "
+                f"memory; take smaller blocks, so that there are at least {LEAST_BLOCKS}",
+            )
         try:
             modes = TwoModes(answer, ("paged", "contiguous, max"))
         except Exception as error:  # whatever a scene made by hand contains
             return Verdict(False, f"the scene does not run: {type(error).__name__}: {error}")
         if not modes.same:
             return Verdict(False, "somebody is refused, so it is not the same work; take a larger memory")
-        return better(modes.served["paged"], modes.served["contiguous, max"])
+        return better(answer, modes.served["paged"], modes.served["contiguous, max"])
 
     return judge
 
@@ -171,17 +189,21 @@ def _counts(each: Any) -> str:
     return f"{each.steps} steps, TTFT {each.ttft:.2f}, TPOT {each.tpot:.2f}"
 
 
-def _paged_is_better(paged: Any, contiguous: Any) -> Verdict:
+def _paged_is_better(scene: Any, paged: Any, contiguous: Any) -> Verdict:
     both = f"paged {_counts(paged)}; contiguous {_counts(contiguous)}"
+    limit = max(ask.limit for ask in scene.asks)
+    if limit > MOST_LIMIT:
+        return Verdict(False, f"the limit is {limit}, take at most {MOST_LIMIT}: {both}")
     if paged.steps < contiguous.steps and paged.ttft < contiguous.ttft:
-        return Verdict(True, both)
+        enough = FACTOR * paged.steps <= contiguous.steps
+        return Verdict(enough, both if enough else f"better, but not by a factor of {FACTOR}: {both}")
     if paged.steps == contiguous.steps and paged.ttft == contiguous.ttft:
         return Verdict(False, f"a draw: {both}")
     worse = "the steps" if paged.steps >= contiguous.steps else "the first tokens"
     return Verdict(False, f"not better in {worse}: {both}")
 
 
-def _contiguous_is_better(paged: Any, contiguous: Any) -> Verdict:
+def _contiguous_is_better(scene: Any, paged: Any, contiguous: Any) -> Verdict:
     both = f"contiguous {_counts(contiguous)}; paged {_counts(paged)}"
     ours, theirs = ((each.steps, each.ttft, each.tpot) for each in (contiguous, paged))
     for what, a, b in zip(("steps", "TTFT", "TPOT"), ours, theirs, strict=True):
