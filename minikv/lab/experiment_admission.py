@@ -58,12 +58,13 @@ class Bounds(NamedTuple):
         """What is wrong with an answer; None if nothing is."""
         if answer and self.most > num_blocks:
             return (
-                f"together they may come to {self.most} blocks of {num_blocks}: one would have to make room"
+                f"together they may need {self.most} blocks, and there are {num_blocks}: one would have to "
+                "make room"
             )
         if not answer and self.reserved <= num_blocks:
             return (
-                f"even if each came to its longest at once, {self.reserved} blocks of {num_blocks} would do: "
-                "it waits without need"
+                f"even if each came to its longest at once, {self.reserved} blocks would do, and there are "
+                f"{num_blocks}: it waits without need"
             )
         return None
 
@@ -90,7 +91,10 @@ class AdmissionTryout(Tryout):
 
     def __repr__(self) -> str:
         if self.outcome is not None and self.first is None:
-            return f"With {self.name} {self.said}\nNobody had to make room, and nobody waited without need."
+            return (
+                f"With {self.name} {self.said}\nIn this scene nobody had to make room, and nobody waited "
+                'without need.\nOther scenes may show more: check("10.admit", …) judges.'
+            )
         return folded(super().__repr__(), indent="  ")
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.lab.exercises import get
+from minikv.lab.exercises import check, get
 from minikv.lab.exercises.experiment import admit, closest
 from minikv.lab.experiment_admission import (
     admitting,
@@ -40,7 +40,9 @@ def test_the_most_blocks_at_once():
 def test_the_two_bounds():
     found = bounds((1, 8), [(8, 8)], 4)
     assert found == (3, 4)
-    assert found.fault(True, 2) == "together they may come to 3 blocks of 2: one would have to make room"
+    assert found.fault(True, 2) == (
+        "together they may need 3 blocks, and there are 2: one would have to make room"
+    )
     assert found.fault(True, 3) is None
     assert found.fault(False, 3) is None  # between the two, either answer will do
     assert "it waits without need" in found.fault(False, 4)
@@ -63,13 +65,14 @@ def test_everybody_may_is_what_the_engine_does_by_itself():
 def test_a_good_rule_is_told_so():
     tried = try_admission(admit)
     assert tried.first is None
-    assert repr(tried).endswith("Nobody had to make room, and nobody waited without need.")
+    assert "In this scene nobody had to make room, and nobody waited without need." in repr(tried)
+    assert repr(tried).endswith('check("10.admit", …) judges.')
     assert tried.outcome.counts["preempted"] == 0
 
 
 def test_the_first_wrong_decision_is_shown():
     tried = try_admission(lambda *given: True)
-    assert tried.first.sentence.startswith("The rule lets in request C, but together they may come to 18")
+    assert tried.first.sentence.startswith("The rule lets in request C, but together they may need 18")
     assert tried.log[tried.first.step]["op"] == "note"
     assert tried.map().step == tried.first.step
     assert tried.outcome.counts["preempted"] == 5
@@ -120,3 +123,18 @@ def test_a_promise_costs_time():
     assert (now[1], longest[1], steps[1]) == (5, 0, 0)
     assert now[-2] < steps[-2] < longest[-2]  # steps in all
     assert now[-1] < steps[-1] < longest[-1]  # seconds to the first token
+
+
+def test_the_printed_solution_passes_where_nothing_else_is_imported():
+    scope = {}
+    exec(get("10.admit").solution, scope)
+    assert check("10.admit", scope["admit"]).ok
+
+
+def test_a_careless_rule_is_shown_a_growth_that_it_did_not_see():
+    def spare_block(newcomer, running, num_blocks, block_size):
+        return sum(-(-stored // block_size) + 1 for stored, _ in [*running, newcomer]) <= num_blocks
+
+    said = check("10.admit", spare_block).message
+    assert "running [(4, 20)], a pool of 5 blocks with 4 slots each" in said
+    assert "may need 10 blocks, and there are 5" in said

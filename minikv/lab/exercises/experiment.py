@@ -143,7 +143,10 @@ def _judge_pair(
             return Verdict(False, f"the answer is a pair, as in (12, 3), not {answer!r}")
         if tuple(answer) == right:
             return Verdict(True, why)
-        return Verdict(False, slips.get(tuple(answer), f"{tuple(answer)} is not right; hint(…) helps"))
+        names = ("paged", "contiguous")
+        wrong = [name for name, said, true in zip(names, answer, right, strict=True) if said != true]
+        again = f"{tuple(answer)} is not right: look at {' and '.join(wrong)} again; hint(…) helps"
+        return Verdict(False, slips.get(tuple(answer), again))
 
     return judge
 
@@ -153,7 +156,7 @@ def _judge_pair(
 
 def admit(newcomer, running, num_blocks, block_size):  # noqa: D103 - it is what `solution` shows
     everybody = [*running, newcomer]
-    return sum(ceil(longest / block_size) for stored, longest in everybody) <= num_blocks
+    return sum(-(-longest // block_size) for stored, longest in everybody) <= num_blocks
 
 
 def closest(newcomer, running, num_blocks, block_size):
@@ -177,7 +180,7 @@ def _but(old: str, new: str) -> Callable[..., Any]:
 
 
 _PROMPT_FITS = "sum(ceil(stored / block_size) for stored, longest in everybody)"
-_SUM = "sum(ceil(longest / block_size) for stored, longest in everybody)"
+_SUM = "sum(-(-longest // block_size) for stored, longest in everybody)"
 _ONE_SPARE = "sum(ceil(stored / block_size) + 1 for stored, longest in everybody)"
 _NO_ROUNDING = "ceil(sum(longest for stored, longest in everybody) / block_size)"
 _DOWN = "sum(longest // block_size for stored, longest in everybody)"
@@ -232,12 +235,13 @@ def _admit(rng: random.Random) -> Exercise:
 def _cases() -> list[tuple[tuple[int, int], list[tuple[int, int]], int, int]]:
     """Decisions: some at the edge, some at random; (newcomer, running, num_blocks, block_size)."""
     cases: list[tuple[tuple[int, int], list[tuple[int, int]], int, int]] = [
-        ((11, 22), [], 6, 4),  # alone, and just enough
-        ((11, 22), [], 5, 4),
+        ((4, 20), [(4, 20)], 5, 4),  # enough for either, and for both as they begin
         ((5, 8), [(5, 8)], 4, 4),  # both full together: just enough
         ((5, 9), [(5, 8)], 4, 4),
         ((1, 1), [(1, 1), (1, 1)], 3, 16),  # a block each, for a token each
         ((1, 1), [(1, 1), (1, 1)], 2, 16),
+        ((11, 22), [], 6, 4),  # alone, and just enough
+        ((11, 22), [], 5, 4),
     ]
     rng = random.Random(10)
     for _ in range(400):
@@ -255,7 +259,8 @@ def _judge_admit(answer: Any) -> Verdict:
     if not callable(answer):
         return Verdict(False, f"the answer is a function, not {answer!r}")
     for newcomer, running, num_blocks, block_size in _cases():
-        given = f"newcomer {newcomer}, running {running}, {num_blocks} blocks of {block_size}"
+        pool = f"a pool of {num_blocks} blocks with {block_size} slots each"
+        given = f"newcomer {newcomer}, running {running}, {pool}"
         theirs = list(running)
         try:
             said = answer(newcomer, theirs, num_blocks, block_size)
