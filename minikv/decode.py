@@ -168,7 +168,8 @@ class DecodeLoop:
 
     def _make_room(self, request: Request, num_new: int) -> None:
         """See to it that the request has blocks of its own for its next num_new tokens."""
-        self.model.check_context(request.num_stored + num_new)
+        if request.num_stored + num_new > self.model.context:
+            self.model.check_context(request.num_stored + num_new)  # raises
         manager, table = self.manager, request.table
         start = request.num_stored - request.num_dropped
         stop = start + num_new
