@@ -91,15 +91,18 @@ class Minikv:
 class Deque:
     """Free blocks in a deque, used ones in a set, counts in a list."""
 
+    used: Any  # what remembers the used ones
+
     def __init__(self, num_blocks: int) -> None:
         self.free_ids = deque(range(num_blocks))
-        self.used_ids: set[int] = set()
+        self.used = set()
+        self.remember = self.used.add
         self.counts = [0] * num_blocks
 
     def _take(self) -> int:
         block_id = self.free_ids.popleft()
         self.counts[block_id] = 1
-        self.used_ids.add(block_id)
+        self.remember(block_id)
         return block_id
 
     def allocate(self) -> list[int]:
@@ -111,21 +114,21 @@ class Deque:
         request.append(self._take())
 
     def free(self, request: list[int]) -> None:
-        """To the tail."""
+        """To the tail. In a list of the used ones, each is looked for."""
         for block_id in reversed(request):
             self.counts[block_id] -= 1
             if not self.counts[block_id]:
-                self.used_ids.remove(block_id)
+                self.used.remove(block_id)
                 self.free_ids.append(block_id)
 
     park = free
 
     def hit(self, request: list[int]) -> list[int]:
-        """Out of the middle."""
+        """Out of the middle of the deque."""
         for block_id in request:
             self.free_ids.remove(block_id)
             self.counts[block_id] = 1
-            self.used_ids.add(block_id)
+            self.remember(block_id)
         return list(request)
 
     def evict(self, request: list[int]) -> None:
@@ -133,35 +136,12 @@ class Deque:
 
 
 class List(Deque):
-    """As the chapter has it: the used ones in a list."""
+    """As the chapter has it: the used ones in a list. It has no prefix cache; a hit is the deque's."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
-        self.used_list: list[int] = []
-
-    def _take(self) -> int:
-        block_id = self.free_ids.popleft()
-        self.counts[block_id] = 1
-        self.used_list.append(block_id)
-        return block_id
-
-    def free(self, request: list[int]) -> None:
-        """Each one is looked for in the list."""
-        for block_id in reversed(request):
-            self.counts[block_id] -= 1
-            if not self.counts[block_id]:
-                self.used_list.remove(block_id)
-                self.free_ids.append(block_id)
-
-    park = free
-
-    def hit(self, request: list[int]) -> list[int]:
-        """The chapter has no prefix cache; as in a deque."""
-        for block_id in request:
-            self.free_ids.remove(block_id)
-            self.counts[block_id] = 1
-            self.used_list.append(block_id)
-        return list(request)
+        self.used = []
+        self.remember = self.used.append
 
 
 class VLLM:
