@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from minikv.attention.tables import TableArray, as_arrays, as_tables
-from minikv.lab.switches.storage import attend_beyond
+from minikv.lab.switches.storage import Believed, read_beyond
 from minikv.lab.switches.switch import Switch, Undo
 from minikv.lab.workbench import Workbench
 from minikv.pool import BlockPool
@@ -31,36 +30,18 @@ def reach(length: int, offset: int, block_size: int) -> tuple[int, int]:
 def _walk_too_far(bench: Workbench) -> Undo:
     """Let every read walk the rows of an array of tables, padded with 0, one entry too far where the last
     block is full; and tell the log which slots were read."""
-    honest, told = bench.loop.backend, bench.loop.observer
 
-    def read(
-        q: Tensor, pool: BlockPool, layer: int, tables: Sequence[Any], lengths: Sequence[int], scale: float
-    ) -> Tensor:
+    def one_entry_more(pool: BlockPool, tables: Sequence[Any], lengths: Sequence[int]) -> Believed:
         ids, offsets, _ = as_arrays(tables, lengths, pool)
         padded = np.zeros((len(ids), pool.num_blocks + 1), dtype=np.int32)  # as wide as a table can become
         padded[:, : ids.shape[1]] = ids
-        rows = as_tables(TableArray(padded, offsets), pool)
         ends = [
             reach(length, int(offset), pool.block_size)[1]
             for length, offset in zip(lengths, offsets, strict=True)
         ]
-        if layer == 0:
-            for table, row, end in zip(tables, rows, ends, strict=True):
-                slots = [int(slot) for slot in row.slots(0, end)]
-                bench.log({"op": "read", "request": table.name, "length": end, "slots": slots})
-        k, v = pool.read_layer(layer, rows, ends)
-        return attend_beyond(q, k, v, lengths, ends, scale)
+        return as_tables(TableArray(padded, offsets), pool), ends
 
-    def tell(event: dict[str, Any]) -> None:
-        if event["op"] != "read":  # the loop tells of the read it asked for, not of the one that was done
-            bench.log(event)
-
-    bench.loop.backend, bench.loop.observer = read, tell
-
-    def undo() -> None:
-        bench.loop.backend, bench.loop.observer = honest, told
-
-    return undo
+    return read_beyond(bench, one_entry_more)
 
 
 SWITCHES: dict[str, Switch] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from minikv.lab.switches.switch import Switch, Undo
 from minikv.lab.workbench import Workbench
 from minikv.pool import BlockPool
+
+Believed = tuple[Sequence[Any], list[int]]  # tables, and the tokens that a broken reader believes they hold
 
 
 class _Unforgetting(BlockPool):
@@ -40,17 +42,28 @@ def _forget_release(bench: Workbench) -> Undo:
 
 def _read_whole_blocks(bench: Workbench) -> Undo:
     """Let every read go on to the end of the request's last block, and tell the log which slots were read."""
+
+    def to_the_end(pool: BlockPool, tables: Sequence[Any], lengths: Sequence[int]) -> Believed:
+        return tables, [table.capacity for table in tables]
+
+    return read_beyond(bench, to_the_end)
+
+
+def read_beyond(
+    bench: Workbench, believe: Callable[[BlockPool, Sequence[Any], Sequence[int]], Believed]
+) -> Undo:
+    """Let every read take what `believe` makes of (pool, tables, lengths), and tell the log its slots."""
     honest, told = bench.loop.backend, bench.loop.observer
 
     def read(
         q: Tensor, pool: BlockPool, layer: int, tables: Sequence[Any], lengths: Sequence[int], scale: float
     ) -> Tensor:
-        ends = [table.capacity for table in tables]
+        rows, ends = believe(pool, tables, lengths)
         if layer == 0:
-            for table, end in zip(tables, ends, strict=True):
-                slots = [int(slot) for slot in table.slots(0, end)]
+            for table, row, end in zip(tables, rows, ends, strict=True):
+                slots = [int(slot) for slot in row.slots(0, end)]
                 bench.log({"op": "read", "request": table.name, "length": end, "slots": slots})
-        k, v = pool.read_layer(layer, tables, ends)
+        k, v = pool.read_layer(layer, rows, ends)
         return attend_beyond(q, k, v, lengths, ends, scale)
 
     def tell(event: dict[str, Any]) -> None:
