@@ -20,20 +20,21 @@ place costs O(holes), to move one O(tokens stored); what is in the pool is copie
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from minikv.admission import token_count, writable_range
-from minikv.block_table import BlockTable
 from minikv.checks import whole_number
+from minikv.engine.params import at_least
+from minikv.engine.run import Run
+from minikv.engine.run_memory import Memory
 from minikv.errors import CacheValueError, OutOfBlocksError, StaleTableError
 from minikv.invariants import broken
 from minikv.news import News
 from minikv.protocols import Observer
-from minikv.sim.arena import Arena, Owner, Span
+from minikv.sim.arena import Span
 
 HEADROOM = 16  # slots reserved beyond the tokens so far, where nothing else was said
 
@@ -45,92 +46,6 @@ class SlotPool(Protocol):
 
     def copy_slots(self, src: int, dst: int, count: int) -> int: ...
     def release_slots(self, start: int, stop: int) -> None: ...
-
-
-class Run(BlockTable):
-    """The slots of one request, side by side: a block table of one block, the whole memory.
-
-        flat slot of p  =  offset + p,   0 <= p < capacity
-
-    block_ids is (0,), or () while nothing is reserved. Unlike a block table it ends before its block does:
-    a position beyond the reserved run raises IndexError, although the slot exists and is somebody else's.
-
-    Args:
-        block_size: slots of the whole memory, at least 1.
-        name: what pictures and event logs call the request.
-        max_length: the most tokens that this request will ever hold; None: the manager's max_length.
-
-    Raises:
-        ValueError: a number below 1. TypeError: no integer.
-    """
-
-    __slots__ = ("_capacity", "_max_length")
-
-    def __init__(self, block_size: int, name: str | None = None, max_length: int | None = None) -> None:
-        super().__init__(block_size, 0, name)
-        self._capacity = 0
-        self.max_length = max_length
-
-    @property
-    def capacity(self) -> int:
-        """Slots reserved for it."""
-        return self._capacity
-
-    @property
-    def max_length(self) -> int | None:
-        """The most tokens that this request will ever hold, or None."""
-        return self._max_length
-
-    @max_length.setter
-    def max_length(self, max_length: int | None) -> None:
-        self._max_length = None if max_length is None else _at_least(1, "max_length", max_length)
-
-    # Only the manager calls these two.
-
-    def place(self, start: int, capacity: int) -> None:
-        """From now on its slots are [start, start + capacity)."""
-        self._block_ids[:] = [0]
-        self.offset, self._capacity = start, capacity
-
-    def clear(self) -> None:
-        """Forget the run."""
-        super().clear()
-        self._capacity = 0
-
-    def __repr__(self) -> str:
-        return f"Run(slots=[{self.offset}, {self.offset + self.capacity}), block_size={self.block_size})"
-
-
-class Memory(Arena):
-    """An arena that can be asked before anything changes, and in which a run may change its place."""
-
-    def find(self, size: int) -> int | None:
-        """Where `allocate` would put so many slots now; None: nowhere."""
-        index = self._find_hole(size)
-        return None if index is None else self._holes[index][0]
-
-    def around(self, owner: Owner) -> Span:
-        """The owner's run together with the holes before and behind it: (start, size)."""
-        start, size = self._spans[owner]
-        index = self._hole_at(start)
-        if index + 1 < len(self._holes) and self._holes[index + 1][0] == start + size:
-            size += self._holes[index + 1][1]
-        if index >= 0 and sum(self._holes[index]) == start:
-            start, size = self._holes[index][0], size + self._holes[index][1]
-        return start, size
-
-    def place(self, owner: Owner, start: int, size: int) -> None:
-        """Let the owner hold [start, start + size), free or its own so far, in place of what it held."""
-        self._release(*self._spans[owner])
-        hole, room = self._holes[index := self._hole_at(start)]
-        left = [(hole, start - hole), (start + size, hole + room - start - size)]
-        self._holes[index : index + 1] = [piece for piece in left if piece[1]]
-        self._spans[owner] = (start, size)
-        self.free_slots -= size
-
-    def _hole_at(self, start: int) -> int:
-        """Index of the last hole that begins at or before this slot; -1: there is none."""
-        return bisect_right(self._holes, (start, self.num_slots)) - 1
 
 
 @dataclass
@@ -176,16 +91,16 @@ class ContiguousManager:
         pool: SlotPool | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.block_size = self.num_slots = _fitting(_at_least(1, "num_slots", num_slots), pool)
+        self.block_size = self.num_slots = _fitting(at_least("num_slots", num_slots, 1), pool)
         if reserve not in ("max", "grow"):
             raise CacheValueError(f'reserve is {reserve!r}; it must be "max" or "grow"')
         if reserve == "max" and headroom is not None:
             raise CacheValueError(f'headroom is {headroom}, but reserve="max" never grows; leave it out')
         self.reserve = reserve
-        self.max_length = self.num_slots if max_length is None else _at_least(1, "max_length", max_length)
+        self.max_length = self.num_slots if max_length is None else at_least("max_length", max_length, 1)
         if self.max_length > self.num_slots:
             raise CacheValueError(f"max_length is {max_length}, but memory has only {num_slots} slots")
-        self.headroom = HEADROOM if headroom is None else _at_least(0, "headroom", headroom)
+        self.headroom = HEADROOM if headroom is None else at_least("headroom", headroom, 0)
         self.pool = pool
         self.max_allocated = 0
         self.tokens_moved = 0  # copied by growth and forks since the beginning
@@ -255,7 +170,7 @@ class ContiguousManager:
         reserve="max": runs * length slots do. "grow": the runs may leave as many holes as there are runs,
         so the one that grows is sure of a place only with (2 * runs - 1) * length slots.
         """
-        length, runs = _at_least(1, "length", length), _at_least(1, "runs", runs)
+        length, runs = at_least("length", length, 1), at_least("runs", runs, 1)
         return length * (runs if self.reserve == "max" else 2 * runs - 1) <= self.num_slots
 
     def check(self) -> None:
@@ -536,13 +451,6 @@ class ContiguousManager:
 def _slots(table: Run) -> range:
     """The flat slots of a run."""
     return range(table.offset, table.offset + table.capacity)
-
-
-def _at_least(least: int, name: str, value: int) -> int:
-    number = whole_number(name, value)
-    if number < least:
-        raise CacheValueError(f"{name} is {number}; it must be at least {least}")
-    return number
 
 
 def _fitting(num_slots: int, pool: SlotPool | None) -> int:

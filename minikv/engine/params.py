@@ -10,6 +10,7 @@ from random import SystemRandom
 from typing import Any
 
 from minikv.checks import whole_number
+from minikv.errors import CacheValueError
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def at_least(name: str, value: int, least: int) -> int:
     """An integer of at least `least`; ValueError or TypeError names the value."""
     whole = whole_number(name, value)
     if whole < least:
-        raise ValueError(f"{name} is {whole}; it must be at least {least}")
+        raise CacheValueError(f"{name} is {whole}; it must be at least {least}")
     return whole
 
 
