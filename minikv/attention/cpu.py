@@ -24,8 +24,9 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, prange, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 from torch import Tensor
 
 from minikv.attention.tables import TableArray, as_arrays, as_tables
@@ -35,6 +36,7 @@ from minikv.pool import BlockPool, ReadTable
 Array = np.ndarray
 
 TILE = 8  # new tokens
+LINE = 64  # bytes that come from memory together
 PART = 512  # tokens; at least one block
 SMALL = 1 << 16  # products of numbers of q and k: below it, to wake another thread costs more than it helps
 
@@ -239,26 +241,57 @@ def _exp(x: Any) -> Any:
     return (p * r * r + r + np.float32(1.0)) * power
 
 
+@intrinsic
+def _prefetch(typing: Any, row: types.Array, at: types.Integer) -> Any:
+    """Ask for the cache line that holds row[at], and go on without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(row)(context, builder, arguments[0])
+        address = builder.gep(array.data, [arguments[1]])
+        number = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [address.type], ir.FunctionType(ir.VoidType(), [address.type, *[number] * 3])
+        )
+        builder.call(function, [address, number(0), number(3), number(1)])  # to read; keep close; data
+        return context.get_dummy_value()
+
+    return types.void(row, at), generate
+
+
+@njit(inline="always")
+def _fetch(row: Array) -> None:
+    """Have the numbers of a row on their way from memory while others are worked on."""
+    for d in range(0, len(row), LINE // row.itemsize):
+        _prefetch(row, d)
+
+
 @njit(**LOOSE)
 def _block(
-    q: Array, kv: Array, layer: int, block_id: int, place: int, start: int, sees: int, scale: float,
-    scores: Array, best: Array, total: Array, mixed: Array,
+    q: Array, kv: Array, layer: int, block_id: int, place: int, after: int, start: int, sees: int,
+    scale: float, scores: Array, best: Array, total: Array, mixed: Array,
 ) -> None:  # fmt: skip
     """Add one block to what a tile has seen: positions start, start + 1, … lie at its places from `place` on.
 
     Query j sees the positions below sees + j. best, total [rows, heads] and mixed [rows, heads, head_dim]
-    are the running maximum, sum of weights and weighted sum of values.
+    are the running maximum, sum of weights and weighted sum of values. `after` is the block that comes next:
+    what a processor guesses about the next address is wrong where a block ends, so it is told.
     """
     rows, heads, head_dim = q.shape
-    group = heads // kv.shape[3]
+    kv_heads = kv.shape[3]
+    group = heads // kv_heads
     for h in range(heads):
-        keys = kv[layer, block_id, 0, h // group, place:]  # [tokens, head_dim]
-        values = kv[layer, block_id, 1, h // group, place:]
+        g = h // group
+        keys, values = kv[layer, block_id, 0, g, place:], kv[layer, block_id, 1, g, place:]
+        then, g, there = (block_id, g + 1, place) if g + 1 < kv_heads else (after, 0, 0)
+        next_keys, next_values = kv[layer, then, 0, g, there:], kv[layer, then, 1, g, there:]
         for j in range(rows):
             count = min(len(keys), sees + j - start)
             query, mix = q[j, h], mixed[j, h]
+            fetches = j == 0 and h % group == 0
             top = NOTHING
             for t in range(count):
+                if fetches:
+                    _fetch(next_keys[t])
                 key, score = keys[t], np.float32(0)
                 for d in range(head_dim):
                     score += query[d] * _number(key[d])
@@ -276,6 +309,8 @@ def _block(
                 weights += scores[t]
             total[j, h] += weights
             for t in range(count):
+                if fetches:
+                    _fetch(next_values[t])
                 value, weight = values[t], scores[t]
                 for d in range(head_dim):
                     mix[d] += weight * _number(value[d])
@@ -305,7 +340,10 @@ def _part(
         slot = block_id * block_size + place
         for t in range(seen):
             sound &= written[slot + t]
-        _block(q, kv, layer, block_id, place, start, sees, scale, scores, best, total, mixed)
+        after = np.int64(row[entry + 1]) if entry + 1 < last else block_id
+        if not 0 <= after < num_blocks:
+            return False
+        _block(q, kv, layer, block_id, place, after, start, sees, scale, scores, best, total, mixed)
     return sound
 
 
