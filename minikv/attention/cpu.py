@@ -37,11 +37,15 @@ Array = np.ndarray
 
 TILE = 8  # new tokens
 LINE = 64  # bytes that come from memory together
+PAGE = 4096  # bytes; up to its end a processor goes on fetching by itself
 PART = 512  # tokens; at least one block
 SMALL = 1 << 16  # products of numbers of q and k: below it, to wake another thread costs more than it helps
 
 # Sums may be taken in another order, so that vectors can be used. NaN and infinity stay what they are.
 LOOSE = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
+# The innermost functions see arrays that their callers hold. To count holders at every slice, as Numba does,
+# takes a quarter of their time.
+BORROWED = {**LOOSE, "_nrt": False}
 NOTHING = np.float32(-np.inf)  # the largest score among none
 
 _entered = Lock()  # Numba's plainest thread pool must not be entered twice at a time
@@ -260,66 +264,140 @@ def _prefetch(typing: Any, row: types.Array, at: types.Integer) -> Any:
 
 @njit(inline="always")
 def _fetch(row: Array) -> None:
-    """Have the numbers of a row on their way from memory while others are worked on."""
-    for d in range(0, len(row), LINE // row.itemsize):
-        _prefetch(row, d)
+    """Have a row's first 256 bytes on their way from memory while others are worked on; the rest follows.
+
+    A fixed number of lines: a loop over all of them the compiler unrolls again wherever it is used.
+    """
+    for line in range(4):
+        _prefetch(row, line * (LINE // row.itemsize))
 
 
-@njit(**LOOSE)
+@njit(**BORROWED)
+def _score(query: Array, keys: Array, scale: float, scores: Array) -> np.float32:
+    """scores = scale * keys · query, four keys at a time; the largest of them is returned."""
+    top, fours = NOTHING, len(keys) // 4 * 4
+    for t in range(0, fours, 4):
+        k0, k1, k2, k3 = keys[t], keys[t + 1], keys[t + 2], keys[t + 3]
+        s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for d in range(len(query)):
+            s0 += query[d] * _number(k0[d])
+            s1 += query[d] * _number(k1[d])
+            s2 += query[d] * _number(k2[d])
+            s3 += query[d] * _number(k3[d])
+        s0, s1, s2, s3 = s0 * scale, s1 * scale, s2 * scale, s3 * scale
+        scores[t], scores[t + 1], scores[t + 2], scores[t + 3] = s0, s1, s2, s3
+        top = max(top, max(max(s0, s1), max(s2, s3)))
+    for t in range(fours, len(keys)):
+        key, score = keys[t], np.float32(0)
+        for d in range(len(query)):
+            score += query[d] * _number(key[d])
+        scores[t] = score * scale
+        top = max(top, scores[t])
+    return top
+
+
+@njit(**BORROWED)
+def _score_ahead(query: Array, keys: Array, scale: float, scores: Array, ahead: Array) -> np.float32:
+    """As _score, key by key as memory delivers them; meanwhile the keys in `ahead` are fetched."""
+    top = NOTHING
+    for t in range(len(keys)):
+        _fetch(ahead[t])
+        key, score = keys[t], np.float32(0)
+        for d in range(len(query)):
+            score += query[d] * _number(key[d])
+        scores[t] = score * scale
+        top = max(top, scores[t])
+    return top
+
+
+@njit(**BORROWED)
+def _mix(weights: Array, values: Array, mix: Array) -> None:
+    """mix += weights · values, four values at a time."""
+    fours = len(values) // 4 * 4
+    for t in range(0, fours, 4):
+        v0, v1, v2, v3 = values[t], values[t + 1], values[t + 2], values[t + 3]
+        w0, w1, w2, w3 = weights[t], weights[t + 1], weights[t + 2], weights[t + 3]
+        for d in range(len(mix)):
+            mix[d] += (w0 * _number(v0[d]) + w1 * _number(v1[d])) + (
+                w2 * _number(v2[d]) + w3 * _number(v3[d])
+            )
+    for t in range(fours, len(values)):
+        value, weight = values[t], weights[t]
+        for d in range(len(mix)):
+            mix[d] += weight * _number(value[d])
+
+
+@njit(**BORROWED)
+def _mix_ahead(weights: Array, values: Array, mix: Array, ahead: Array) -> None:
+    """As _mix, value by value as memory delivers them; meanwhile the values in `ahead` are fetched."""
+    for t in range(len(values)):
+        _fetch(ahead[t])
+        value, weight = values[t], weights[t]
+        for d in range(len(mix)):
+            mix[d] += weight * _number(value[d])
+
+
+@njit(**BORROWED)
 def _block(
     q: Array, kv: Array, layer: int, block_id: int, place: int, after: int, start: int, sees: int,
     scale: float, scores: Array, best: Array, total: Array, mixed: Array,
 ) -> None:  # fmt: skip
     """Add one block to what a tile has seen: positions start, start + 1, … lie at its places from `place` on.
 
-    Query j sees the positions below sees + j. best, total [rows, heads] and mixed [rows, heads, head_dim]
-    are the running maximum, sum of weights and weighted sum of values. `after` is the block that comes next:
-    what a processor guesses about the next address is wrong where a block ends, so it is told.
+    Query j sees the positions below sees + j. scores [rows, heads, block_size] is for the block's own use;
+    best, total [rows, heads] and mixed [rows, heads, head_dim] are the running maximum, sum of weights and
+    weighted sum of values.
+
+    A block is read in the order of its memory: the keys of each head, then the values of each head. Where
+    such a run ends, the processor cannot tell that the next one follows, and after the last one it cannot
+    know the block that comes next, `after`. So a lone query, which waits for memory more than it computes,
+    asks for one run while it works on the one before. Several queries wait once and compute often.
     """
     rows, heads, head_dim = q.shape
-    kv_heads = kv.shape[3]
+    kv_heads, block_size = kv.shape[3:5]
+    runs = kv[layer, block_id].reshape(2 * kv_heads, block_size, head_dim)
     group = heads // kv_heads
+    waits = rows == 1 and block_size * head_dim * kv.itemsize >= PAGE
     for h in range(heads):
-        g = h // group
-        keys, values = kv[layer, block_id, 0, g, place:], kv[layer, block_id, 1, g, place:]
-        then, g, there = (block_id, g + 1, place) if g + 1 < kv_heads else (after, 0, 0)
-        next_keys, next_values = kv[layer, then, 0, g, there:], kv[layer, then, 1, g, there:]
+        r = h // group
         for j in range(rows):
-            count = min(len(keys), sees + j - start)
-            query, mix = q[j, h], mixed[j, h]
-            fetches = j == 0 and h % group == 0
-            top = NOTHING
-            for t in range(count):
-                if fetches:
-                    _fetch(next_keys[t])
-                key, score = keys[t], np.float32(0)
-                for d in range(head_dim):
-                    score += query[d] * _number(key[d])
-                scores[t] = score * scale
-                top = max(scores[t], top)
+            seen = place + min(block_size - place, sees + j - start)
+            if seen <= place:
+                continue
+            keys, weights = runs[r, place:seen], scores[j, h]
+            if waits and h % group == 0:
+                top = _score_ahead(q[j, h], keys, scale, weights, runs[r + 1, place:])
+            else:
+                top = _score(q[j, h], keys, scale, weights)
             if top > best[j, h]:
                 shrink = np.float32(0) if total[j, h] == 0 else _exp(best[j, h] - top)
                 best[j, h] = top
                 total[j, h] *= shrink
                 for d in range(head_dim):
-                    mix[d] *= shrink
-            high, weights = best[j, h], np.float32(0)
-            for t in range(count):
-                scores[t] = _exp(scores[t] - high)
-                weights += scores[t]
-            total[j, h] += weights
-            for t in range(count):
-                if fetches:
-                    _fetch(next_values[t])
-                value, weight = values[t], scores[t]
-                for d in range(head_dim):
-                    mix[d] += weight * _number(value[d])
+                    mixed[j, h, d] *= shrink
+            high, more = best[j, h], np.float32(0)
+            for t in range(len(keys)):
+                weights[t] = _exp(weights[t] - high)
+                more += weights[t]
+            total[j, h] += more
+    for h in range(heads):
+        r = kv_heads + h // group
+        for j in range(rows):
+            seen = place + min(block_size - place, sees + j - start)
+            if seen <= place:
+                continue
+            values, weights = runs[r, place:seen], scores[j, h]
+            if waits and h % group == 0:
+                ahead = runs[r + 1, place:] if r + 1 < len(runs) else kv[layer, after, 0, 0]
+                _mix_ahead(weights, values, mixed[j, h], ahead)
+            else:
+                _mix(weights, values, mixed[j, h])
 
 
 # ---- one part of what one tile sees ------------------------------------------------------------
 
 
-@njit(**LOOSE)
+@njit(**BORROWED)
 def _part(
     q: Array, kv: Array, layer: int, row: Array, offset: int, first: int, last: int, sees: int,
     written: Array, scale: float, scores: Array, best: Array, total: Array, mixed: Array,
@@ -404,7 +482,7 @@ def _one_tile(
         last = min((p + 1) * part, _num_entries(offsets[i], ends[i], block_size))
         if p * part < last:
             sees = ends[i] - rows + 1
-            scores = np.empty(block_size, np.float32)
+            scores = np.empty((rows, heads, block_size), np.float32)
             sound[i, p] = _part(
                 q[i], kv, layer, block_ids[i], offsets[i], p * part, last, sees, written, scale, scores,
                 best[i, p], total[i, p], mixed[i, p],
@@ -431,7 +509,7 @@ def _many_tiles(
         i, j = item // tiles, item % tiles * TILE
         rows = min(TILE, num_new - j)
         sees = ends[i] - num_new + j + 1
-        scores = np.empty(block_size, np.float32)
+        scores = np.empty((rows, heads, block_size), np.float32)
         best, total = np.full((2, rows, heads), NOTHING), np.zeros((2, rows, heads), np.float32)
         mixed = np.zeros((2, rows, heads, head_dim), np.float32)
         entries = _num_entries(offsets[i], sees + rows - 1, block_size) if ends[i] else 0
