@@ -66,6 +66,10 @@ class GPT2:
         self._eps: float = config.get("layer_norm_epsilon", 1e-5)
         self._activate = ACTIVATIONS[config.get("activation_function", "gelu_new")]
         self._w = weights
+        self._layers = [
+            {name.removeprefix(h): w for name, w in weights.items() if name.startswith(h)}
+            for h in (f"h.{layer}." for layer in range(self.num_layers))
+        ]
         self._tokenizer = tokenizer
 
     @property
@@ -157,26 +161,18 @@ class GPT2:
 
         wanted: indices among the new tokens; only their logits are computed: [batch, wanted, vocab_size].
         """
-        w = self._w
-        x = w["wte.weight"][token_ids] + w["wpe.weight"][positions]  # (B, T, C)
-        for layer in range(self.num_layers):
-            h = f"h.{layer}."
-            q, k, v = self._linear(h + "attn.c_attn", self._norm(h + "ln_1", x)).split(self.width, dim=-1)
-            heads = (*x.shape[:2], self.num_heads, self.head_dim)  # (B, T, H, D)
-            mixed = attend(layer, q.reshape(heads), k.reshape(heads), v.reshape(heads))
-            x = x + self._linear(h + "attn.c_proj", mixed.flatten(2))
-            x = x + self._linear(
-                h + "mlp.c_proj", self._activate(self._linear(h + "mlp.c_fc", self._norm(h + "ln_2", x)))
-            )
+        x = self._w["wte.weight"][token_ids] + self._w["wpe.weight"][positions]  # (B, T, C)
+        heads = (*x.shape[:2], 3, self.num_heads, self.head_dim)  # (B, T, 3, H, D)
+        for layer, w in enumerate(self._layers):
+            q, k, v = _linear(w, "attn.c_attn", self._norm(w, "ln_1", x)).view(heads).unbind(2)
+            x = x + _linear(w, "attn.c_proj", attend(layer, q, k, v).flatten(2))
+            x = x + _linear(w, "mlp.c_proj", self._activate(_linear(w, "mlp.c_fc", self._norm(w, "ln_2", x))))
         if wanted is not None:
             x = x[:, wanted]
-        return F.linear(self._norm("ln_f", x), w.get("lm_head.weight", w["wte.weight"]))
+        return F.linear(self._norm(self._w, "ln_f", x), self._w.get("lm_head.weight", self._w["wte.weight"]))
 
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (self.width,), self._w[name + ".weight"], self._w[name + ".bias"], self._eps)
-
-    def _linear(self, name: str, x: Tensor) -> Tensor:
-        return F.linear(x, self._w[name + ".weight"], self._w[name + ".bias"])
+    def _norm(self, w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, (self.width,), w[name + ".weight"], w[name + ".bias"], self._eps)
 
     def __repr__(self) -> str:
         return (
@@ -184,6 +180,10 @@ class GPT2:
             f"context {self.context}, "
             f"{self.num_parameters:,} parameters, {self.device.type})"
         )
+
+
+def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.linear(x, w[name + ".weight"], w[name + ".bias"])
 
 
 def expected_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

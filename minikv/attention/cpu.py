@@ -65,7 +65,7 @@ def attend(
         TypeError: the pool holds neither float32 nor bfloat16, or a table has no block_ids and offset.
         ValueError: the pool is on another device. IndexError, UnwrittenSlotError: as read_layer.
     """
-    return _Kernel(pool, tables, lengths, scale).read(layer, q)
+    return _Kernel(pool, tables, lengths, scale).run(layer, q)
 
 
 def store_and_attend(
@@ -76,13 +76,7 @@ def store_and_attend(
     `lengths` include the new tokens. What does not change from layer to layer is looked at once, here:
     in a small model that is a third of the step. Errors as `attend`.
     """
-    kernel = _Kernel(pool, tables, lengths, scale)
-
-    def step(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        kernel.store(layer, k, v)
-        return kernel.read(layer, q)
-
-    return step
+    return _Kernel(pool, tables, lengths, scale).run
 
 
 class _Kernel:
@@ -95,33 +89,28 @@ class _Kernel:
         lengths: Sequence[int],
         scale: float,
     ) -> None:
-        self.pool, self.tables, self.lengths, self.scale = pool, tables, lengths, np.float32(scale)
+        self.pool, self.tables, self.lengths = pool, tables, lengths
         self.kv = _stored(pool)
         self.rows = as_arrays(tables, lengths, pool)  # block_ids, offsets, ends
-        self.part = max(1, PART // pool.block_size)
+        self.how = np.float32(scale), max(1, PART // pool.block_size)
         self.num_tokens = int(self.rows[2].sum())
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Write k, v [batch, num_new, kv heads, head_dim]: each request's last num_new tokens."""
-        if not _store(_plain(k), _plain(v), self.kv, layer, *self.rows, *self.pool.marks(layer)):
-            raise IndexError(f"a table lists a block outside [0, {self.pool.num_blocks})")
-
-    def read(self, layer: int, q: Tensor) -> Tensor:
+    def run(self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
+        """Write k, v [batch, num_new, kv heads, head_dim], if given, and read with q."""
         new = _plain(q)
+        stored = (new[:, :0],) * 2 if k is None or v is None else (_plain(k), _plain(v))
         out = np.zeros(new.shape, dtype=np.float32)
-        failed = np.zeros(len(new), dtype=np.bool_)
-        written = self.pool.written(layer)
         few, threads = new.shape[1] <= TILE, torch.get_num_threads()
-        given = (new, self.kv, layer, *self.rows, written, self.scale, self.part, out, failed)
+        given = (new, *stored, self.kv, layer, *self.rows, *self.pool.marks(layer), *self.how, out)
         if threads == 1 or self.num_tokens * math.prod(new.shape[1:]) <= SMALL:
-            (_one_tile_alone if few else _many_tiles_alone)(*given)
+            sound = (_one_tile_alone if few else _many_tiles_alone)(*given)
         else:
             with _entered:
                 numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-                (_one_tile if few else _many_tiles)(*given)
+                sound = (_one_tile if few else _many_tiles)(*given)
                 if torch.get_num_threads() != threads:  # torch and Numba may share one OpenMP, which the
                     torch.set_num_threads(threads)  # first parallel call sets to its own number
-        if failed.any():  # the plain way of looking finds out what is wrong, and raises
+        if not sound:  # the plain way of looking finds out what is wrong, and raises
             for row in self.pool.row_slots(as_tables(self.tables, self.pool), self.lengths):
                 self.pool.require_written(layer, row)
         return torch.from_numpy(out).to(q)
@@ -181,7 +170,7 @@ def _stored_as(x, like):  # type: ignore[no-untyped-def]  # Numba compares this 
     return lambda x, like: x
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**BORROWED)
 def _store(
     k: Array, v: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array,
     written: Array, touched: Array,
@@ -190,7 +179,7 @@ def _store(
     batch, num_new, heads, head_dim = k.shape
     num_blocks, block_size = kv.shape[1], kv.shape[4]
     for i in range(batch):
-        if ends[i] == 0:
+        if ends[i] == 0 or num_new == 0:
             continue
         first = (offsets[i] + ends[i] - num_new) // block_size
         for entry in range(first, (offsets[i] + ends[i] - 1) // block_size + 1):
@@ -464,10 +453,12 @@ def _num_entries(offset: int, end: int, block_size: int) -> int:
 
 @njit(parallel=True, cache=True, **LOOSE)
 def _one_tile(
-    q: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array, written: Array,
-    scale: float, part: int, out: Array, failed: Array,
-) -> None:  # fmt: skip
-    """Few new tokens, as in a decode step: threads share the parts."""
+    q: Array, k: Array, v: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array,
+    written: Array, touched: Array, scale: float, part: int, out: Array,
+) -> bool:  # fmt: skip
+    """Few new tokens, as in a decode step: threads share the parts. False if something is not to be read."""
+    if not _store(k, v, kv, layer, block_ids, offsets, ends, written, touched):
+        return False
     batch, rows, heads, head_dim = q.shape
     block_size = kv.shape[4]
     parts = 1
@@ -492,15 +483,17 @@ def _one_tile(
             _merge(best[i, 0], total[i, 0], mixed[i, 0], best[i, p], total[i, p], mixed[i, p])
         if ends[i]:
             _finish(total[i, 0], mixed[i, 0], out[i])
-        failed[i] = not sound[i].all()
+    return bool(sound.all())
 
 
 @njit(parallel=True, cache=True, **LOOSE)
 def _many_tiles(
-    q: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array, written: Array,
-    scale: float, part: int, out: Array, failed: Array,
-) -> None:  # fmt: skip
+    q: Array, k: Array, v: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array,
+    written: Array, touched: Array, scale: float, part: int, out: Array,
+) -> bool:  # fmt: skip
     """Many new tokens, as in a prefill: threads share the tiles, each goes through its parts by itself."""
+    if not _store(k, v, kv, layer, block_ids, offsets, ends, written, touched):
+        return False
     batch, num_new, heads, head_dim = q.shape
     block_size = kv.shape[4]
     tiles = -(-num_new // TILE)
@@ -521,8 +514,7 @@ def _many_tiles(
             _merge(best[0], total[0], mixed[0], best[1], total[1], mixed[1])
         if ends[i]:
             _finish(total[0], mixed[0], out[i, j : j + rows])
-    for i in range(batch):
-        failed[i] = not sound[i].all()
+    return bool(sound.all())
 
 
 def _alone(kernel: Any) -> Any:

@@ -42,20 +42,25 @@ class Stored(NamedTuple):
 
 
 def store(
-    lengths: list[int], block_size: int, kv_heads: int = 2, offset: int = 0, poison: float = math.nan
+    lengths: list[int],
+    block_size: int,
+    kv_heads: int = 2,
+    offset: int = 0,
+    poison: float = math.nan,
+    head_dim: int = HEAD_DIM,
 ) -> Stored:
     """Requests of these lengths in shuffled blocks; every slot that is not theirs holds poison."""
     torch.manual_seed(sum(lengths) * 1000 + block_size)
     needed = [-(-(length + offset) // block_size) for length in lengths]
     ids = random.Random(block_size).sample(range(sum(needed) + 2), sum(needed))
-    pool = BlockPool(sum(needed) + 2, block_size, num_layers=2, num_kv_heads=kv_heads, head_dim=HEAD_DIM)
+    pool = BlockPool(sum(needed) + 2, block_size, num_layers=2, num_kv_heads=kv_heads, head_dim=head_dim)
     pool.kv.fill_(poison)
     tables, kv = [], []
     for length, count in zip(lengths, needed, strict=True):
         table = BlockTable(block_size, offset)
         for _ in range(count):
             table.append_block(ids.pop())
-        k, v = torch.randn(2, length, kv_heads, HEAD_DIM)
+        k, v = torch.randn(2, length, kv_heads, head_dim)
         pool.write(1, table.slots(0, length), k, v)
         tables.append(table)
         kv.append((k, v))
