@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from minikv.errors import CheckpointError
+from minikv.linear import Linear, linear
 from minikv.pool import usable_device
 from minikv.tokenizer import Tokenizer
 
@@ -35,6 +36,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
 }
 
+#: What a layer does, by the checkpoint's names.
+OPERATIONS = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+
 #: Settings that change the arithmetic, and the only value each may have here.
 SUPPORTED = {
     "scale_attn_weights": True,
@@ -48,6 +52,7 @@ class GPT2:
 
     Attributes:
         num_layers, num_heads, head_dim, context, vocab_size: its shape. context is in tokens.
+        num_parameters: numbers that were trained.
         eos_token_ids: the tokens that end a text.
         tokenizer: encode and decode; None if the checkpoint has no tokenizer.json.
     """
@@ -65,11 +70,14 @@ class GPT2:
         self.eos_token_ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
         self._eps: float = config.get("layer_norm_epsilon", 1e-5)
         self._activate = ACTIVATIONS[config.get("activation_function", "gelu_new")]
-        self._w = weights
+        self._wte, self._wpe = weights["wte.weight"], weights["wpe.weight"]
         self._layers = [
-            {name.removeprefix(h): w for name, w in weights.items() if name.startswith(h)}
-            for h in (f"h.{layer}." for layer in range(self.num_layers))
+            {name: self._operation(weights, f"h.{layer}.{name}") for name in OPERATIONS}
+            for layer in range(self.num_layers)
         ]
+        self._ln_f = self._operation(weights, "ln_f")
+        self._lm_head = linear(weights.get("lm_head.weight", self._wte))
+        self.num_parameters = sum(w.numel() for name, w in weights.items() if name != "lm_head.weight")
         self._tokenizer = tokenizer
 
     @property
@@ -119,15 +127,11 @@ class GPT2:
 
     @property
     def device(self) -> torch.device:
-        return self._w["wte.weight"].device
+        return self._wte.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._w["wte.weight"].dtype
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(w.numel() for name, w in self._w.items() if name != "lm_head.weight")
+        return self._wte.dtype
 
     @classmethod
     def from_pretrained(
@@ -161,18 +165,22 @@ class GPT2:
 
         wanted: indices among the new tokens; only their logits are computed: [batch, wanted, vocab_size].
         """
-        x = self._w["wte.weight"][token_ids] + self._w["wpe.weight"][positions]  # (B, T, C)
+        x = self._wte[token_ids] + self._wpe[positions]  # (B, T, C)
         heads = (*x.shape[:2], 3, self.num_heads, self.head_dim)  # (B, T, 3, H, D)
-        for layer, w in enumerate(self._layers):
-            q, k, v = _linear(w, "attn.c_attn", self._norm(w, "ln_1", x)).view(heads).unbind(2)
-            x = x + _linear(w, "attn.c_proj", attend(layer, q, k, v).flatten(2))
-            x = x + _linear(w, "mlp.c_proj", self._activate(_linear(w, "mlp.c_fc", self._norm(w, "ln_2", x))))
+        for layer, op in enumerate(self._layers):
+            q, k, v = op["attn.c_attn"](op["ln_1"](x)).view(heads).unbind(2)
+            x = x + op["attn.c_proj"](attend(layer, q, k, v).flatten(2))
+            x = x + op["mlp.c_proj"](self._activate(op["mlp.c_fc"](op["ln_2"](x))))
         if wanted is not None:
             x = x[:, wanted]
-        return F.linear(self._norm(self._w, "ln_f", x), self._w.get("lm_head.weight", self._w["wte.weight"]))
+        return self._lm_head(self._ln_f(x))
 
-    def _norm(self, w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-        return torch.layer_norm(x, (self.width,), w[name + ".weight"], w[name + ".bias"], self._eps)
+    def _operation(self, weights: dict[str, Tensor], name: str) -> Linear:
+        """The linear map or the layer norm that the checkpoint calls so."""
+        weight, bias = weights[name + ".weight"], weights[name + ".bias"]
+        if weight.ndim == 2:
+            return linear(weight, bias)
+        return lambda x: torch.layer_norm(x, (self.width,), weight, bias, self._eps)
 
     def __repr__(self) -> str:
         return (
@@ -180,10 +188,6 @@ class GPT2:
             f"context {self.context}, "
             f"{self.num_parameters:,} parameters, {self.device.type})"
         )
-
-
-def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return F.linear(x, w[name + ".weight"], w[name + ".bias"])
 
 
 def expected_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
