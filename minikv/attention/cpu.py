@@ -65,7 +65,7 @@ def attend(
         TypeError: the pool holds neither float32 nor bfloat16, or a table has no block_ids and offset.
         ValueError: the pool is on another device. IndexError, UnwrittenSlotError: as read_layer.
     """
-    return _Kernel(pool, tables, lengths, scale).run(layer, q)
+    return Kernel(pool, tables, lengths, scale).run(layer, q)
 
 
 def store_and_attend(
@@ -76,11 +76,14 @@ def store_and_attend(
     `lengths` include the new tokens. What does not change from layer to layer is looked at once, here:
     in a small model that is a third of the step. Errors as `attend`.
     """
-    return _Kernel(pool, tables, lengths, scale).run
+    return Kernel(pool, tables, lengths, scale).run
 
 
-class _Kernel:
-    """The compiled functions, and what they are called with in every layer."""
+class Kernel:
+    """The compiled functions for one step of some requests, and what they are called with in every layer.
+
+    Arguments and errors as `store_and_attend`.
+    """
 
     def __init__(
         self,
