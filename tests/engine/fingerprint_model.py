@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minikv.attention.tables import TableArray, as_tables
-from minikv.gpt2 import GPT2, Attend
+from minikv.gpt2 import GPT2, Attend, expected_shapes
 from minikv.pool import BlockPool, ReadTable
 
 PRIME = 1_000_003
@@ -97,7 +97,8 @@ class FingerprintModel(GPT2):
 
     def __init__(self) -> None:
         config = {"n_layer": 2, "n_head": 1, "n_embd": 2, "n_positions": CONTEXT, "vocab_size": len(LETTERS)}
-        weights = {"wte.weight": torch.zeros(1, dtype=torch.float64)}
+        shapes = expected_shapes(config)
+        weights = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
         super().__init__({**config, "eos_token_id": 0}, weights, Letters())  # type: ignore[arg-type]
 
     def __call__(

@@ -28,7 +28,7 @@ def test_only_the_read_changes():
     assert {(call.caller, call.callee, call.short, *times) for call, *times in changed.rows} == {
         ("backend", "pool", "read_layer", 4, 0),
         ("pool", "table", "slots", 4, 0),
-        ("backend", "pool", "written", 0, 4),
+        ("backend", "pool", "marks", 0, 4),
     }
     assert changed.callers == {"backend", "pool"}
     assert changed.same == len(gather.crossing) - 8
