@@ -32,7 +32,7 @@ STALE := $(shell { [ "$$(cat $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] && $(PY) -c
 help:
 	@echo 'make lab       install if needed, then open notebooks/00_start_here.ipynb in JupyterLab'
 	@echo 'make test      install if needed, then check format, lint, types, tests, notebooks and the browser'
-	@echo 'make nightly   the long property run, $(MINIKV_OPERATIONS) random operations'
+	@echo 'make nightly   the long property run, $(MINIKV_OPERATIONS) random operations, and ten minutes of the engine'
 	@echo 'make format    let ruff format the code and mend what it can'
 	@echo 'make install   only create .venv and install'
 	@echo 'Variables are explained at the top of the Makefile: PYTHON, LAB_ARGS, PIP_ARGS, PYTEST_ARGS, MINIKV_CHROMIUM'

@@ -120,7 +120,7 @@ def flex(scene: Scene) -> Way:
     try:
         compiled(scene.q[:, :, None], scene.k, scene.v)
     except Exception as error:  # the compiler behind it has many ways to say that it cannot
-        raise Missing(f"{type(error).__name__}: {str(error).splitlines()[0][:80]}") from error
+        raise Missing(f"{type(error).__name__}: {' '.join(str(error).split())[:400]}") from error
     return lambda: compiled(scene.q[:, :, None], scene.k, scene.v)[:, :, 0]
 
 
