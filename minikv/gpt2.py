@@ -180,7 +180,9 @@ class GPT2:
         weight, bias = weights[name + ".weight"], weights[name + ".bias"]
         if weight.ndim == 2:
             return linear(weight, bias)
-        return lambda x: torch.layer_norm(x, (self.width,), weight, bias, self._eps)
+        return partial(
+            torch.layer_norm, normalized_shape=(self.width,), weight=weight, bias=bias, eps=self._eps
+        )
 
     def __repr__(self) -> str:
         return (

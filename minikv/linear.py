@@ -8,6 +8,7 @@ operators that call it with a matrix laid out once for what its compiler makes; 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,22 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
 
     A large matrix is copied into another layout, so that the caller need not keep it.
     """
-    if not _packs(weight):
-        return lambda x: F.linear(x, weight, bias)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return _Packed(weight, bias) if _packs(weight) else partial(F.linear, weight=weight, bias=bias)
+
+
+class _Packed:
+    """A product through oneDNN."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.packed, self.bias = torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return y
+
+    def __reduce__(self) -> tuple[Callable[..., Linear], tuple[Tensor, Tensor | None]]:
+        """To be copied or sent as the plain matrix: the layout belongs to this process."""
+        return linear, (self.packed.to_dense(), self.bias)
 
 
 def _packs(weight: Tensor) -> bool:

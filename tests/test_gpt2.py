@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +329,9 @@ def test_a_hub_id_asks_for_the_three_files_only(folder: Path, monkeypatch: pytes
 def test_an_unknown_device() -> None:
     with pytest.raises(ValueError, match="'abacus' cannot be used here"):
         GPT2.from_pretrained(device="abacus")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_says_the_same(copied: Callable[[GPT2], GPT2]) -> None:
+    model, ids = GPT2.from_pretrained(device="cpu"), torch.tensor([[5, 6, 7, 8]])
+    assert torch.equal(logits(copied(model), ids), logits(model, ids))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,6 +36,13 @@ def test_a_large_matrix_is_not_kept() -> None:
     weight.zero_()
     if torch.backends.mkldnn.is_available():
         assert product(torch.ones(1, WIDE[1])).unique().tolist() == [WIDE[1]]
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_does_the_same(copied: Callable[[Any], Any], size: tuple[int, int]) -> None:
+    product, x = linear(torch.randn(size[1], size[0]), torch.randn(size[1])), torch.randn(3, size[0])
+    assert torch.equal(copied(product)(x), product(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
