@@ -95,7 +95,11 @@ class AdmissionTryout(Tryout):
                 f"With {self.name} {self.said}\nIn this scene nobody had to make room, and nobody waited "
                 'without need.\nOther scenes may show more: check("10.admit", …) judges.'
             )
-        return folded(super().__repr__(), indent="  ")
+        told = super().__repr__()
+        if self.first is not None:
+            step = f"step {self.first.step}"
+            told = told.replace(f"{step},", f"{step} of the map,", 1)
+        return folded(told, indent="  ")
 
 
 def try_admission(theirs: Rule, scene: Scene = SCENES["reuse"]) -> AdmissionTryout:

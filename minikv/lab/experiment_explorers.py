@@ -1,11 +1,16 @@
-"""Sliders for the experiment: the pool and the patience of a scene, the lengths of a concurrency limit."""
+"""Sliders and menus for the experiment: pool and time-out of a scene, the lengths of a concurrency limit.
+
+What has few values is a menu: there a screen reader says the value, on a slider its place among the values.
+"""
 
 from __future__ import annotations
 
 import base64
 from html import escape
+from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets
 
 from minikv.lab.experiment_limit import Fitting, fitting
@@ -13,13 +18,25 @@ from minikv.lab.experiment_run import Ask, Outcome, Scene, run
 from minikv.lab.experiment_timeline import timeline
 from minikv.lab.svg_page import SvgPage
 
-TIMEOUTS = {"none": None, "0.5 s": 0.5, "1 s": 1.0, "1.5 s": 1.5, "2 s": 2.0, "3 s": 3.0, "4 s": 4.0}
-_WIDE: dict[str, Any] = {"width": "26em"}
+_SECONDS = (0.5, 1.0, 1.5, 2.0, 3.0, 3.5, 3.8, 3.9, 4.0)
+TIMEOUTS: dict[str, float | None] = {"none": None, **{f"{seconds:g} s": seconds for seconds in _SECONDS}}
+_WIDE: dict[str, Any] = {"width": "28em"}
+_NARROW: dict[str, Any] = {"width": "14em"}
+_LABEL: dict[str, Any] = {"description_width": "9.5em"}
 _LEFT, _FULL, _ROW = 190, 700, 30  # of the bars
 
 
+class SliderNames(anywidget.AnyWidget):
+    """Unseen; put into a VBox, it gives the sliders there names for screen readers: their descriptions."""
+
+    _esm = (Path(__file__).parent / "static" / "slider_names.js").read_text(encoding="utf-8")
+
+    def __init__(self) -> None:
+        super().__init__(layout={"height": "0"})
+
+
 class SceneExplorer:
-    """A slider for the pool, one for the patience; the scene runs again on the engine at every change.
+    """A slider for the pool, a menu for the time-out; the scene runs again on the engine at every change.
 
     Args:
         asks: who comes.
@@ -35,12 +52,8 @@ class SceneExplorer:
         self.blocks = ipywidgets.IntSlider(
             num_blocks, 4, 48, description="blocks", continuous_update=False, layout=_WIDE
         )
-        self.timeout = ipywidgets.SelectionSlider(
-            options=list(TIMEOUTS),
-            value="none",
-            description="time-out",
-            continuous_update=False,
-            layout=_WIDE,
+        self.timeout = ipywidgets.Dropdown(
+            options=list(TIMEOUTS), value="none", description="time-out", layout=_NARROW
         )
         # The height is fixed, so that nothing below the picture moves.
         self.picture = ipywidgets.HTML(layout={"height": "470px", "overflow": "hidden"})
@@ -56,7 +69,7 @@ class SceneExplorer:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         controls = ipywidgets.HBox([self.blocks, self.timeout])
-        data = ipywidgets.VBox([controls, self.picture])._repr_mimebundle_(**kwargs) or {}
+        data = ipywidgets.VBox([controls, self.picture, SliderNames()])._repr_mimebundle_(**kwargs) or {}
         return {**data, "text/html": f"<p>{escape(repr(self))}</p>", "text/plain": repr(self)}
 
     def __repr__(self) -> str:
@@ -64,7 +77,7 @@ class SceneExplorer:
 
 
 class FittingExplorer:
-    """Sliders for prompt, answer and limit of equal requests: how many fit at once, paged and contiguous.
+    """How many equal requests fit at once, paged and contiguous? Sliders for the lengths, a menu for blocks.
 
     Args:
         slots: of the memory, a multiple of 256.
@@ -73,14 +86,18 @@ class FittingExplorer:
         prompt, answer, limit, block_size, picture: the widgets. The answer is in % of the limit.
     """
 
-    def __init__(self, slots: int = 16384, prompt: int = 200, limit: int = 400, answer: int = 50) -> None:
+    def __init__(self, slots: int = 16_384, prompt: int = 200, limit: int = 400, answer: int = 50) -> None:
         self._slots = slots
-        slider: dict[str, Any] = {"layout": _WIDE, "continuous_update": False}
+        slider: dict[str, Any] = {"layout": _WIDE, "style": _LABEL, "continuous_update": False}
         self.prompt = ipywidgets.IntSlider(prompt, 1, 2000, description="prompt", **slider)
         self.limit = ipywidgets.IntSlider(limit, 1, 2000, description="limit", **slider)
-        self.answer = ipywidgets.IntSlider(answer, 1, 100, description="answer, %", **slider)
-        self.block_size = ipywidgets.SelectionSlider(
-            options=(1, 4, 16, 64, 256), value=16, description="block size", **slider
+        self.answer = ipywidgets.IntSlider(answer, 1, 100, description="answer, % of limit", **slider)
+        self.block_size = ipywidgets.Dropdown(
+            options=(1, 4, 16, 64, 256),
+            value=16,
+            description="block size",
+            layout={"width": "18em"},
+            style=_LABEL,
         )
         self.picture = ipywidgets.HTML(layout={"height": "190px", "overflow": "hidden"})
         for control in self._controls:
@@ -109,7 +126,7 @@ class FittingExplorer:
     def to_svg(self) -> str:
         """Two bars, and where twice the contiguous one would end."""
         fits, page = self.fits, SvgPage("Requests side by side", repr(self))
-        page.text(24, 34, self._question, size=13.5)
+        page.text(24, 34, f"{self._question}: {fits.ratio:.2f} times as many", size=13.5)
         scale = _FULL / max(fits.paged, 2 * fits.contiguous, 1)
         for row, (label, count, ink, kind) in enumerate(
             (("paged", fits.paged, "0", "1"), ("contiguous", fits.contiguous, "3", "0"))
@@ -135,7 +152,7 @@ class FittingExplorer:
         controls = ipywidgets.VBox(
             [ipywidgets.HBox(list(self._controls[:2])), ipywidgets.HBox(list(self._controls[2:]))]
         )
-        data = ipywidgets.VBox([controls, self.picture])._repr_mimebundle_(**kwargs) or {}
+        data = ipywidgets.VBox([controls, self.picture, SliderNames()])._repr_mimebundle_(**kwargs) or {}
         picture = base64.b64encode(self.to_svg().encode()).decode()
         image = f'<img alt="{escape(repr(self))}" src="data:image/svg+xml;base64,{picture}">'
         return {**data, "text/html": image, "text/plain": repr(self)}

@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from minikv.lab.experiment_run import Outcome
+from minikv.lab.fitted import fitted
 from minikv.lab.plots import _SETTINGS, LIGHT, Plot
 
 ROWS = 16  # of the text table; of a longer run every so many steps are shown
 
 
 class Drawing(Plot):
-    """A plot that is stored once, as SVG, and not as PNG, too: a notebook has many of them."""
+    """A plot that scales to the page. It is stored once, as SVG, and not as PNG, too: a notebook has many."""
 
     def __init__(self, plot: Plot) -> None:
         super().__init__(plot.figure, plot.title, plot.table)
@@ -27,7 +28,7 @@ class Drawing(Plot):
         return re.sub(r"\s*\n\s*", " ", super().to_svg())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
 
 def timeline(outcome: Outcome, title: str | None = None) -> Drawing:
@@ -56,6 +57,7 @@ def _draw_slots(axes: Axes, outcome: Outcome) -> None:
     axes.step(edges, held, where="post", color=LIGHT["ink-3"], linewidth=1.5)
     axes.axhline(outcome.slots, color=LIGHT["ink-1"], linestyle="--", linewidth=2, label="all there are")
     axes.set(ylabel="slots", ylim=(0, outcome.slots * 1.08))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 

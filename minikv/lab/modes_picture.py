@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from minikv.lab.fitted import fitted
 from minikv.lab.memory_words import NOTHING
 from minikv.lab.svg_page import SvgPage, cut, paint
 
 COLUMNS = 16
 _LEFT, _CELL, _LINE = 62, (60.0, 30.0), 40
-_INKS = 6  # a request keeps its colour from picture to picture: it goes by its name's first letter
+# A request keeps its colour from picture to picture: it goes by its name's first letter. None is grey, for
+# left-over words are; green is free, for no cache is drawn here.
+_INKS = ("cache", "0", "1", "2", "3", "4")
 
 
 def _place(slot: int) -> tuple[float, float]:
@@ -31,6 +34,11 @@ def _lines(start: int, size: int) -> list[tuple[int, int]]:
         found.append((start, stop))
         start, size = stop, start + size - stop
     return found
+
+
+def _ink(name: str) -> str:
+    """The colour of a request."""
+    return _INKS[(ord(name[0]) - ord("A")) % len(_INKS)]
 
 
 class Span(NamedTuple):
@@ -108,15 +116,15 @@ class MemoryPicture:
         """One <svg> element, for light and dark pages."""
         page = SvgPage(self.title, repr(self))
         page.text(24, 34, self.title, size=15, font_weight=700)
-        inks = {span.name: ord(span.name[0]) % _INKS for span in sorted(self.spans)}
+        inks = {span.name: _ink(span.name) for span in sorted(self.spans)}
         for first in range(0, self.num_slots, COLUMNS):
             page.text(_LEFT - 12, _place(first)[1] + 19, str(first), "soft", 11.5, text_anchor="end")
         for start, size in self.holes:
             self._stretch(page, start, size, "", None)
         for span in self.spans:
             stored = len(span.words)
-            self._stretch(page, span.start, stored, str(inks[span.name]), span.words)
-            self._stretch(page, span.start + stored, span.size - stored, str(inks[span.name]), None)
+            self._stretch(page, span.start, stored, inks[span.name], span.words)
+            self._stretch(page, span.start + stored, span.size - stored, inks[span.name], None)
         self._cuts(page)
         self._frames(page)
         return page.finish(self._key(page, inks, _place(self.num_slots - 1)[1] + _LINE + 8))
@@ -168,14 +176,17 @@ class MemoryPicture:
                 size = (_CELL[0] - 2, _CELL[1] + 4)
                 page.box(x, y - 2, size, "none", "warn", stroke_width=2.5, rx=5)
 
-    def _key(self, page: SvgPage, inks: dict[str, int], y: float) -> float:
+    def _key(self, page: SvgPage, inks: dict[str, str], y: float) -> float:
         """Who is who, and what the looks mean."""
         x = float(_LEFT)
         for name, ink in inks.items():
             page.box(x, y, (14, 14), f"tint-{ink}", f"ink-{ink}", rx=3)
             page.text(x + 20, y + 11.5, name, f"ink-{ink}", 12, font_weight=700)
             x += 34 + 8 * len(name)
-        notes = [("hatched: reserved, empty", 168), ("grey: a hole; words in it are left over", 225)]
+        notes = [
+            ("hatched: reserved, empty", 168),
+            ("no colour: a hole; thin words in it are left over", 285),
+        ]
         if self.wrong or self.aim:
             notes.append(("framed: see the text", 0))
         for words, width in notes:
@@ -209,4 +220,4 @@ class MemoryPicture:
         return f"{span.name}: {stored} tokens, {size - stored} reserved: {' '.join(span.words)}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)

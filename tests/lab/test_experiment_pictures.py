@@ -45,7 +45,7 @@ def test_the_picture_is_small_and_says_what_it_shows(name):
     assert ("one made room" in texts) == (run(SCENES[name]).counts["preempted"] > 0)
     assert len(svg) < 40_000
     assert "\n" not in svg
-    assert set(plot._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
+    assert set(plot._repr_mimebundle_()) == {"text/html", "text/plain"}
     assert timeline(run(SCENES[name])).to_svg() == svg  # the same every time
 
 
@@ -57,7 +57,7 @@ def test_a_run_without_a_step_has_a_picture():
 
 def test_other_plots_can_be_drawn_lean():
     plot = Drawing(lines("Squares", ("n", [1, 2, 3]), "n²", {"square": [1, 4, 9]}))
-    assert set(plot._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
+    assert set(plot._repr_mimebundle_()) == {"text/html", "text/plain"}
     assert "Squares" in repr(plot)
     ElementTree.fromstring(plot.to_svg())
 

@@ -125,7 +125,14 @@ def test_a_pool_of_few_blocks_is_no_paged_memory(id, limit):
 
 def test_by_how_much_paged_memory_is_better_and_under_which_limit():
     assert "not by a factor of 4: paged 18 steps" in check("09.paged_wins", SHORT).message
-    assert "the limit is 80, take at most 60" in check("09.paged_wins", asked(16, limit=80)).message
+    for scene in (asked(16, limit=80), asked(24, limit=96)):  # the second is too large to be run, besides
+        assert "take a limit of at most 60" in check("09.paged_wins", scene).message
+
+
+@pytest.mark.parametrize("id", ["09.paged_wins", "09.contiguous_wins"])
+def test_what_ran_a_scene_is_not_the_scene(id):
+    message = check(id, TwoModes(asked(requests=1))).message
+    assert message == "the answer is the scene itself, asked(…), not the TwoModes that ran it"
 
 
 @pytest.mark.parametrize("seed", range(40))

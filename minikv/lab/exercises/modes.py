@@ -88,7 +88,7 @@ def _paged_wins(rng: random.Random) -> Exercise:
         question=f"Find a scene, asked(…), with a limit of at most {MOST_LIMIT}, in which paged memory needs "
         'a quarter of the steps of contiguous memory (reserve="max") of the same size, or fewer, and the '
         f"first tokens come earlier on average. Nobody may be refused; at least {LEAST_BLOCKS} blocks.",
-        judge=_judge_scene(_paged_is_better),
+        judge=_judge_scene(_paged_is_better, MOST_LIMIT),
         hints=(
             "What does contiguous memory reserve for a request, and what of it is used?",
             "Let the limit be far above what is said, and let more requests come than fit at once. Then look "
@@ -128,7 +128,7 @@ def _contiguous_wins(rng: random.Random) -> Exercise:
         hints=(
             "What does paged memory waste, and when does contiguous memory reserve nothing in vain?",
             "Paged memory rounds up to whole blocks, and that costs most where prompt and answer are short "
-            "beside a block. Contiguous memory reserves nothing in vain if the limit is what is said.",
+            "compared with a block. Contiguous memory reserves nothing in vain if the limit is what is said.",
             "asked(requests=24, slots=192, limit=6, people=2) with blocks of 16",
         ),
         solution="For instance asked(requests=24, slots=192, limit=6, people=2): every answer has 6 tokens "
@@ -150,15 +150,22 @@ def _contiguous_wins(rng: random.Random) -> Exercise:
     )
 
 
-def _judge_scene(better: Callable[[Any, Any, Any], Verdict]) -> Callable[[Any], Verdict]:
+def _judge_scene(
+    better: Callable[[Any, Any], Verdict], most_limit: int | None = None
+) -> Callable[[Any], Verdict]:
     """Runs the scene in both kinds of memory, and asks which was better."""
 
     def judge(answer: Any) -> Verdict:
         from minikv.lab.experiment_run import Scene
         from minikv.lab.modes_scene import TwoModes
 
+        if isinstance(answer, TwoModes):
+            return Verdict(False, "the answer is the scene itself, asked(…), not the TwoModes that ran it")
         if not isinstance(answer, Scene):
             return Verdict(False, f"the answer is a scene, asked(…), not {answer!r:.60}")
+        limit = max((ask.limit for ask in answer.asks), default=0)
+        if most_limit is not None and limit > most_limit:
+            return Verdict(False, f"the limit is {limit}: take a limit of at most {most_limit}")
         tokens = sum(ask.limit for ask in answer.asks)
         slots = answer.num_blocks * answer.block_size
         if not answer.asks or len(answer.asks) > MOST_REQUESTS or slots > MOST_SLOTS or tokens > MOST_TOKENS:
@@ -180,7 +187,7 @@ def _judge_scene(better: Callable[[Any, Any, Any], Verdict]) -> Callable[[Any], 
             return Verdict(False, f"the scene does not run: {type(error).__name__}: {error}")
         if not modes.same:
             return Verdict(False, "somebody is refused, so it is not the same work; take a larger memory")
-        return better(answer, modes.served["paged"], modes.served["contiguous, max"])
+        return better(modes.served["paged"], modes.served["contiguous, max"])
 
     return judge
 
@@ -189,11 +196,8 @@ def _counts(each: Any) -> str:
     return f"{each.steps} steps, TTFT {each.ttft:.2f}, TPOT {each.tpot:.2f}"
 
 
-def _paged_is_better(scene: Any, paged: Any, contiguous: Any) -> Verdict:
+def _paged_is_better(paged: Any, contiguous: Any) -> Verdict:
     both = f"paged {_counts(paged)}; contiguous {_counts(contiguous)}"
-    limit = max(ask.limit for ask in scene.asks)
-    if limit > MOST_LIMIT:
-        return Verdict(False, f"the limit is {limit}, take at most {MOST_LIMIT}: {both}")
     if paged.steps < contiguous.steps and paged.ttft < contiguous.ttft:
         enough = FACTOR * paged.steps <= contiguous.steps
         return Verdict(enough, both if enough else f"better, but not by a factor of {FACTOR}: {both}")
@@ -203,7 +207,7 @@ def _paged_is_better(scene: Any, paged: Any, contiguous: Any) -> Verdict:
     return Verdict(False, f"not better in {worse}: {both}")
 
 
-def _contiguous_is_better(scene: Any, paged: Any, contiguous: Any) -> Verdict:
+def _contiguous_is_better(paged: Any, contiguous: Any) -> Verdict:
     both = f"contiguous {_counts(contiguous)}; paged {_counts(paged)}"
     ours, theirs = ((each.steps, each.ttft, each.tpot) for each in (contiguous, paged))
     for what, a, b in zip(("steps", "TTFT", "TPOT"), ours, theirs, strict=True):
