@@ -19,6 +19,7 @@ from torch import Tensor
 from minikv.assets import ledger
 from minikv.attention.tables import TableArray, as_tables
 from minikv.decode import Request
+from minikv.lab.fitted import fitted
 from minikv.lab.svg_page import WIDTH, SvgPage
 from minikv.lab.workbench import Workbench
 from minikv.pool import BlockPool, ReadTable
@@ -179,7 +180,7 @@ class AttentionPicture:
             page.text(middle, y + 106, f"{100 * weight:.0f}", "soft", 11, text_anchor="middle")
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     def __repr__(self) -> str:
         lines = [f"Attention weights of {self.title}, in per cent"]

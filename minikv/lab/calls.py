@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
+from minikv.lab.fitted import fitted
 from minikv.lab.guide import Table
 from minikv.lab.sentences import counted
 from minikv.lab.svg_page import WIDTH, SvgPage, paint
@@ -250,7 +251,7 @@ class Diagram:
         )
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     def __repr__(self) -> str:
         lines = []

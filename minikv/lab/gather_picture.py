@@ -6,6 +6,7 @@ GatherPicture(bench, request)
 from __future__ import annotations
 
 from minikv.decode import Request
+from minikv.lab.fitted import fitted
 from minikv.lab.memory_words import MemoryWords, words_in_memory, words_of_keys
 from minikv.lab.svg_page import SvgPage, cut, paint
 from minikv.lab.workbench import Workbench
@@ -145,7 +146,7 @@ class GatherPicture:
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
         """The picture as it is, not as an image: so it takes on the page's theme. Not trusted: the text."""
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     def __repr__(self) -> str:
         blocks = range(len(self.memory.words) // self.memory.block_size)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from minikv.lab.fitted import fitted
 from minikv.lab.svg_page import SvgPage, cut
 
 _LEFT, _TOP, _ROW, _BAR = 20.0, 78.0, 122.0, 42.0
@@ -128,7 +129,7 @@ class OnlinePicture:
         return f"after P{stage.block_id}: best {best}{shrink} · total {total}{result}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     def __repr__(self) -> str:
         lines = [f"Online softmax: {self.title}"]

@@ -20,6 +20,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from minikv.lab.fitted import fitted
+
 _PALETTE_CSS = (Path(__file__).parent / "static" / "palette.css").read_text(encoding="utf-8")
 LIGHT = dict(re.findall(r"--mk-([\w-]+):[^;]*light-dark\((#\w+)", _PALETTE_CSS))  # colour -> its light hex
 INKS = ("ink-0", "ink-1", "ink-2", "ink-cache", "ink-3", "ink-5")  # Okabe-Ito, as in the block map
@@ -74,11 +76,7 @@ class Plot:
         return out.getvalue()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {
-            "image/svg+xml": self.to_svg(),
-            "image/png": base64.b64encode(self.to_png()).decode(),
-            "text/plain": repr(self),
-        }
+        return {**fitted(self), "image/png": base64.b64encode(self.to_png()).decode()}
 
     def __repr__(self) -> str:
         return f"{self.title}\n{self.table}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from minikv.lab.fitted import fitted
 from minikv.lab.packing_split import KINDS
 from minikv.lab.svg_page import SvgPage, haloed, paint
 
@@ -66,8 +67,7 @@ class MemoryBars:
         return page.finish(y)
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
-        """The picture as it is, not as an image: so it takes on the page's theme. Not trusted: the table."""
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     def __repr__(self) -> str:
         names = [KINDS[kind] for kind in self.kinds]

@@ -24,6 +24,7 @@ from minikv.attention.cpu import warm_up
 from minikv.block_table import BlockTable
 from minikv.decode import DecodeLoop, Request
 from minikv.gpt2 import GPT2, expected_shapes
+from minikv.lab.fitted import fitted
 from minikv.lab.lean_gather import LeanGather
 from minikv.lab.read_costs import one_thread
 from minikv.manager import KVCacheManager
@@ -239,7 +240,7 @@ class StepBars:
         return page.finish(y + 34)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     def __repr__(self) -> str:
         wide = max(map(len, self.splits))

@@ -12,6 +12,7 @@ from typing import Any
 
 from minikv.engine.hash_cache import HashCache, HashEntry
 from minikv.engine.radix_cache import RadixCache, RadixNode
+from minikv.lab.fitted import fitted
 from minikv.lab.svg_page import SvgPage, cut, paint
 from minikv.lab.switches.sharing import Run, SplitAnywhere
 from minikv.manager import KVCacheManager
@@ -138,7 +139,7 @@ class TreePicture:
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
         """The picture as it is, not as an image: so it takes on the page's theme. Not trusted: the text."""
-        return {"image/svg+xml": self.to_svg(), "text/plain": repr(self)}
+        return fitted(self)
 
     # ---- as text -----------------------------------------------------------------------------
 

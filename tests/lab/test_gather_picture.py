@@ -47,7 +47,7 @@ def test_well_formed_named_small_and_the_same_every_time():
     assert root[0].text == picture.title
     assert root[1].text == repr(picture)
     assert len(svg) < 40_000
-    assert set(picture._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
+    assert set(picture._repr_mimebundle_()) == {"text/html", "text/plain"}
 
 
 def test_a_band_for_each_piece_and_bytes_below_it():

@@ -69,7 +69,7 @@ def test_bars_say_what_they_show():
     assert repr(bars).splitlines()[2].split() == ["long", "60", "10", "30", "10.0"]
     svg = bars.to_svg()
     ElementTree.fromstring(svg)
-    assert "10.0 ms<" in svg and "60 %" in svg and svg == bars._repr_mimebundle_()["image/svg+xml"]
+    assert "10.0 ms<" in svg and "60 %" in svg
 
 
 def test_a_part_too_narrow_for_its_number_is_told_behind_the_bar():

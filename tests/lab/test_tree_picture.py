@@ -89,7 +89,7 @@ def test_the_picture_is_xml_and_shows_every_block():
     texts = [each.text for each in ElementTree.fromstring(svg).iter() if each.tag.endswith("text")]
     assert [t for t in texts if re.match(r"P\d", t)] == ["P0  ×1", "P1  ×1", "P2  ×1", "P3  ×1"]
     assert sorted(t for t in texts if t.startswith("out ")) == ["out 1", "out 2", "out 3", "out 4"]
-    assert set(TreePicture(cache, word)._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
+    assert set(TreePicture(cache, word)._repr_mimebundle_()) == {"text/html", "text/plain"}
 
 
 def test_an_empty_cache_is_drawn_too():
