@@ -8,9 +8,9 @@
 A box left empty is no mistake: the answer is shown and the notebook runs on. A number may be typed as
 3, 3., 3rd, #3, P3 or three, a large one as 262,144, and where numbers were asked for, other words beside
 them do no harm. Quotes are left away; no is False, yes is True; [] and none are empty, or 0 where a number
-was asked for; "only B" is B; and a question such as "Bo has …" or "reader broken: Bo has …" may be answered
-by the whole sentence. I5 is 5; 25 %, ~25 and 25kb are 25; 1x96 is two numbers. A number that one can only
-estimate is marked with `within`, and is near if it differs by no more:
+was asked for; "only B" is B; and a question such as "Bo has …", "reader broken: Bo has …" or "Bo has …, when
+it is broken" may be answered by the whole sentence. I5 is 5; 25 %, ~25 and 25kb are 25; 1x96 is two numbers.
+A number that one can only estimate is marked with `within`, and is near if it differs by no more:
 
     guess.mark(share=25, within={"share": 10})
 
@@ -178,9 +178,21 @@ class Marks:
         return "\n".join(line for row, near in rows for line in _row(*row, near))
 
 
+#: By question, what was asked last: a cell that is run again must not lose what was typed below it.
+_asked: dict[tuple[tuple[str, str], ...], Prediction] = {}
+
+
 def predict(**questions: str) -> Prediction:
-    """Ask the reader to commit to something before it happens; see `Prediction`."""
-    return Prediction(**questions)
+    """Ask the reader to commit to something before it happens; see `Prediction`.
+
+    Asked again in these very words, as when a cell is run twice, the boxes hold what was said before.
+    """
+    asked = Prediction(**questions)
+    before = _asked.get(tuple(questions.items()))
+    if before is not None:
+        asked._boxes.fill(before._boxes.answers)
+    _asked[tuple(questions.items())] = asked
+    return asked
 
 
 def _row(question: str, said: list[str], true: list[str], within: float) -> list[str]:
@@ -228,7 +240,7 @@ def _said(question: str, text: str, true: list[str]) -> list[str]:
         return [cell for cell in cells if _value(cell) is not None] or cells
     if text.strip() and not cells:  # as in []
         return [_EMPTY]
-    start = _cells(question.removesuffix("…").rpartition(":")[2]) if question.endswith("…") else []
+    start = _cells(question.partition("…")[0].rpartition(":")[2]) if "…" in question else []
     if start and [cell.lower() for cell in cells[: len(start)]] == [cell.lower() for cell in start]:
         return cells[len(start) :]
     if len(cells) > len(true):

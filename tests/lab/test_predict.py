@@ -1,11 +1,17 @@
 """Predictions are marked cell by cell, and an empty one runs through."""
 
 from fractions import Fraction
+from importlib import import_module
 
 import pytest
 from traitlets import TraitError
 
-from minikv.lab.predict import predict
+from minikv.lab.predict import Prediction, predict
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked_before(monkeypatch):
+    monkeypatch.setattr(import_module("minikv.lab.predict"), "_asked", {})
 
 
 def test_an_unanswered_prediction_shows_the_truth_and_nothing_else():
@@ -81,7 +87,7 @@ def test_what_is_true_is_shown_as_it_is():
         "  it is     two  gold  cups  .",
         "              ✓     ✗     ✗  ✓",
     ]
-    assert repr(predict(says="Bo has …").mark(says="two gold cups .")) == "Bo has …: two gold cups ."
+    assert repr(Prediction(says="Bo has …").mark(says="two gold cups .")) == "Bo has …: two gold cups ."
     assert predict(stop="the next word").answer(stop=".").mark(stop=".").right == 1
 
 
@@ -329,7 +335,7 @@ def test_what_is_wrong_in_a_set_is_marked(typed, said):
 def test_a_set_of_numbers_an_empty_one_and_no_answer():
     assert predict(n="n").answer(n="steps 4 and 3").mark(n={3, 4}).right == 1
     assert predict(n="n").answer(n="none").mark(n=set()).right == 1
-    assert repr(predict(n="n").mark(n={4, 3})) == "n: 3 4"
+    assert repr(Prediction(n="n").mark(n={4, 3})) == "n: 3 4"
 
 
 @pytest.mark.parametrize("typed", ["1/6", "1 / 6", "1:6", "2/12", "about 1/6", "1/6 FLOP per byte"])
@@ -350,9 +356,25 @@ def test_a_fraction_may_be_near_and_other_answers_are_others():
         marks = predict(n="n").answer(n=typed).mark(n=Fraction(1, 6), within={"n": 0.01})
         assert marks.right == right, typed
     assert predict(n="n").answer(n="0.17").mark(n=Fraction(1, 6)).right == 0
-    assert repr(predict(n="n").mark(n=Fraction(1, 6))) == "n: 1/6"
+    assert repr(Prediction(n="n").mark(n=Fraction(1, 6))) == "n: 1/6"
 
 
 def test_wrong_is_false():
     assert predict(n="right or false?").answer(n="wrong").mark(n="false").right == 1
     assert predict(n="right or false?").answer(n="right").mark(n="false").right == 0
+
+
+def test_a_cell_that_is_run_again_keeps_what_was_typed():
+    predict(table="the table", left="free").answer(table=[3, 4])
+    again = predict(table="the table", left="free")
+    assert again.answers == {"table": ["3", "4"], "left": []}
+    again.answer(left=1)
+    assert predict(table="the table", left="free").mark(table=[3, 4], left=1).right == 2
+    assert predict(table="the table").answers == {"table": []}  # another question
+
+
+def test_the_sentence_may_be_said_where_the_question_goes_on():
+    full = "Ada has …, when two full blocks change places"
+    for typed in ("Ada has six gold coins", "six gold coins"):
+        assert predict(full=full).answer(full=typed).mark(full="six gold coins").right == 1
+    assert predict(full=full).answer(full="Ada has two gold coins").mark(full="six gold coins").right == 0
