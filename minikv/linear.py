@@ -31,7 +31,8 @@ class _Packed:
     """A product through oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.packed, self.bias = torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self.bias = None if bias is None else bias.contiguous()  # oneDNN looks at no strides
 
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")

@@ -49,3 +49,13 @@ def test_a_copy_does_the_same(copied: Callable[[Any], Any], size: tuple[int, int
 def test_other_numbers_are_left_to_torch(dtype: torch.dtype) -> None:
     weight, x = torch.randn(WIDE).to(dtype), torch.randn(3, WIDE[1]).to(dtype)
     assert torch.equal(linear(weight)(x), torch.nn.functional.linear(x, weight))
+
+
+@pytest.mark.parametrize("bias", [torch.arange(2.0 * 2304)[::2], torch.ones(1).expand(2304)])
+def test_a_bias_that_is_not_side_by_side(bias: torch.Tensor) -> None:
+    assert torch.equal(linear(torch.zeros(2304, 768), bias)(torch.ones(3, 768)), bias.expand(3, -1))
+
+
+def test_other_devices_are_left_to_torch() -> None:
+    product = linear(torch.empty(WIDE, device="meta"))
+    assert product(torch.empty(3, WIDE[1], device="meta")).shape == (3, WIDE[0])

@@ -97,9 +97,15 @@ class Kernel:
         self.rows = as_arrays(tables, lengths, pool)  # block_ids, offsets, ends
         self.how = np.float32(scale), max(1, PART // pool.block_size)
         self.num_tokens = int(self.rows[2].sum())
+        self.shortest = min((length for length in lengths if length), default=0)
 
     def run(self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-        """Write k, v [batch, num_new, kv heads, head_dim], if given, and read with q."""
+        """Write k, v [batch, num_new, kv heads, head_dim], if given, and read with q.
+
+        Raises:
+            ValueError: shapes that do not fit each other and the pool. Compiled code looks at no bounds.
+        """
+        self._check_shapes(q, k, v)
         new = _plain(q)
         stored = (new[:, :0],) * 2 if k is None or v is None else (_plain(k), _plain(v))
         out = np.zeros(new.shape, dtype=np.float32)
@@ -116,7 +122,28 @@ class Kernel:
         if not sound:  # the plain way of looking finds out what is wrong, and raises
             for row in self.pool.row_slots(as_tables(self.tables, self.pool), self.lengths):
                 self.pool.require_written(layer, row)
+            raise IndexError(
+                "a table's block_ids and offset do not say what its slots(…) says: the kernel walks them"
+            )
         return torch.from_numpy(out).to(q)
+
+    def _check_shapes(self, q: Tensor, k: Tensor | None, v: Tensor | None) -> None:
+        batch, kv_heads, head_dim = len(self.rows[2]), self.kv.shape[3], self.kv.shape[5]
+        if q.ndim != 4 or q.shape[0] != batch or q.shape[3] != head_dim or q.shape[2] % kv_heads:
+            raise ValueError(
+                f"q has shape {list(q.shape)}; {batch} requests, {kv_heads} kv heads and a head_dim of "
+                f"{head_dim} take [{batch}, num_new, a multiple of {kv_heads}, {head_dim}]"
+            )
+        if q.shape[1] > self.shortest:
+            raise ValueError(
+                f"q has shape {list(q.shape)}: {q.shape[1]} new tokens, but a request stores {self.shortest}"
+            )
+        stored = (batch, q.shape[1], kv_heads, head_dim)
+        for name, x in (("k", k), ("v", v)):
+            if x is not None and x.shape != stored:
+                raise ValueError(
+                    f"{name} has shape {list(x.shape)}; with q {list(q.shape)} it must be {list(stored)}"
+                )
 
 
 def _plain(x: Tensor) -> np.ndarray:

@@ -65,7 +65,15 @@ def as_arrays(
     if len(ends) != len(block_ids) or (ends < 0).any() or (ends > capacities).any():
         pool.row_slots(as_tables(tables, pool), lengths)  # says what is wrong, and raises
         raise IndexError(f"lengths {ends.tolist()} do not fit tables that hold {capacities.tolist()} tokens")
-    return block_ids.astype(np.int32, copy=False), offsets.astype(np.int64, copy=False), ends
+    return _narrow(block_ids), offsets.astype(np.int64, copy=False), ends
+
+
+def _narrow(block_ids: np.ndarray) -> np.ndarray:
+    """The same as int32; an id that has no room there, which no pool has, as -1."""
+    if block_ids.dtype == np.int32:
+        return block_ids
+    fits = (block_ids >= 0) & (block_ids <= np.iinfo(np.int32).max)
+    return np.where(fits, block_ids, -1).astype(np.int32)
 
 
 def _stacked(tables: Sequence[Any], block_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

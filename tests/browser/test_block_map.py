@@ -26,6 +26,7 @@ shown = BlockMap(story_log())
 shown
 """
 MIDWAY = STORY.replace("story_log()", "story_log(), step=14")
+MARKED = STORY.replace("story_log()", "story_log(), highlight=[1, 5]")
 PARTS = [".mk-timeline", ".mk-button >> nth=2", ".mk-box", ".mk-cell", ".mk-foot"]
 BROKEN = """
 from minikv.lab.block_map import BlockMap
@@ -89,6 +90,28 @@ def timeline(block_map: Locator) -> Locator:
 
 def title(block_map: Locator) -> Locator:
     return block_map.locator(".mk-step")
+
+
+def go_to(page: Page, block_map: Locator, step: int) -> None:
+    """To this step, from the first one, with the focus on the timeline."""
+    timeline(block_map).focus()
+    page.keyboard.press("Home")
+    expect(title(block_map)).to_have_text(re.compile("^Step 0 of"))
+    for _ in range(step):
+        page.keyboard.press("ArrowRight")
+    expect(title(block_map)).to_have_text(re.compile(f"^Step {step} of"))
+
+
+def shift_tab_to(page: Page, target: Locator) -> None:
+    for _ in range(15):
+        page.keyboard.press("Shift+Tab")
+        if target.evaluate("(node) => node === document.activeElement"):
+            return
+    raise AssertionError(f"Shift+Tab did not lead to {target}")
+
+
+def expect_label(node: Locator, text: str) -> None:
+    expect(node).to_have_attribute("aria-label", text)
 
 
 def test_keys_step_through_the_log_and_stay_inside(lab: Lab) -> None:
@@ -377,6 +400,153 @@ def test_everything_in_the_map_has_a_name(lab: Lab, log: str) -> None:
         ]
 
 
+def test_names_of_pool_cells_follow_what_is_written(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "written", STORY)
+    cell = block_map.locator(".mk-cell").nth(1)
+    for step, written in [(3, "0 of 2"), (4, "1 of 2"), (11, "2 of 2"), (3, "0 of 2")]:
+        go_to(page, block_map, step)
+        holders = "request A as L1"
+        expect_label(cell, f"Block 1: ref count 1 · held by {holders} · {written} slots written")
+        cell.focus()
+        expect(block_map.locator(".mk-detail")).to_have_text(str(cell.get_attribute("aria-label")))
+
+
+def test_names_of_request_blocks_say_what_the_picture_shows(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "kinds", MARKED)
+    first, second = (block_map.locator(".mk-box").nth(number) for number in (0, 1))
+    go_to(page, block_map, 3)
+    expect_label(first, "L0, block 0, ref count 1: nothing written; 2 slots empty")
+    go_to(page, block_map, 6)
+    expect_label(second, "L1, block 1, ref count 1: kites; chosen, not stored: ., marked")
+    go_to(page, block_map, 14)
+    expect_label(first, "L0, block 0, ref count 3: 1 slot before the offset; has")
+    expect_label(second, "L1, block 1, ref count 1: kites .; chosen, no slot yet: Bo, marked")
+    expect_label(
+        block_map.locator(".mk-cell").nth(1),
+        "Block 1: ref count 1 · held by request A as L1 · 2 of 2 slots written, marked",
+    )
+    free = block_map.locator(".mk-cell").nth(5)
+    expect_label(free, "Block 5: free, number 3 in the free queue, marked")
+
+
+def test_names_say_that_a_block_is_broken(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "namebroken", BROKEN)
+    go_to(page, block_map, 8)
+    cell, box = block_map.locator(".mk-cell").nth(1), block_map.locator(".mk-box").nth(1)
+    for node in (cell, box):
+        expect(node).not_to_have_attribute("aria-label", re.compile("broken"))
+    page.keyboard.press("ArrowRight")
+    for node in (cell, box):
+        expect(node).to_have_attribute("aria-label", re.compile(", broken$"))
+
+
+def test_a_step_that_breaks_an_invariant_says_so_once(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "heard", BROKEN)
+    slider, sentence, spoken = timeline(block_map), *block_map.locator("[aria-live]").all()
+    said = re.compile(r"Broken: I4 no-shared-write\. Request A writes into block 1 while its ref count is 2")
+    go_to(page, block_map, 8)
+    expect(slider).not_to_have_attribute("aria-valuetext", re.compile("Broken"))
+    page.keyboard.press("ArrowRight")
+    expect(slider).to_have_attribute("aria-valuetext", said)
+    expect(sentence).to_have_attribute("aria-live", "off")
+    expect(spoken).to_have_text("")
+    page.keyboard.press("ArrowRight")
+    expect(slider).not_to_have_attribute("aria-valuetext", re.compile("Broken"))
+    block_map.get_by_role("button", name="Step back").focus()
+    page.keyboard.press("Enter")
+    expect(title(block_map)).to_have_text("Step 9 of 14")
+    expect(sentence).to_have_attribute("aria-live", "polite")
+    expect(spoken).to_have_attribute("aria-live", "polite")
+    expect(spoken).to_have_text(said)
+    go_to(page, block_map, 0)
+    page.keyboard.press("End")  # past both of them
+    expect(slider).to_have_attribute("aria-valuetext", re.compile("Broken: I4 .*Broken: I5 "))
+
+
+def test_tab_on_the_last_stop_leads_to_the_next_cell(lab: Lab) -> None:
+    page, _ = shown_map(lab, "leave", BROKEN + "\ndisplay(shown)\nshown", "'one'", "'two'", "'three'")
+    second = page.locator(".minikv-block-map").nth(1)
+    for number, follower in [(0, second.locator(".mk-button").first), (1, page.locator(".jp-Cell").nth(1))]:
+        last = page.locator(".minikv-block-map").nth(number).locator(".mk-go").last
+        last.focus()
+        page.keyboard.press("Tab")
+        expect(follower).to_be_focused()
+    expect_cell_focused(page, 1)
+    last.focus()
+    page.keyboard.press("Shift+Tab")
+    expect(second.locator(".mk-go").first).to_be_focused()
+    go_to(page, second, 5)  # nothing is broken: the footer is the last stop
+    second.locator(".mk-foot").focus()
+    page.keyboard.press("Tab")
+    expect_cell_focused(page, 1)
+
+
+def test_the_focus_counts_where_a_mouse_pointer_is_parked(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "parked", STORY)
+    detail = block_map.locator(".mk-detail")
+    block_map.locator(".mk-cell").nth(3).hover()
+    expect(detail).to_have_text(re.compile("^Block 3:"))
+    block_map.locator(".mk-cell").nth(0).focus()
+    expect(detail).to_have_text(re.compile("^Block 0:"))
+    block_map.locator(".mk-cell").nth(3).hover(position={"x": 30, "y": 30})
+    expect(detail).to_have_text(re.compile("^Block 3:"))
+    page.keyboard.press(",")  # the focus stays on block 0
+    expect(title(block_map)).to_have_text("Step 22 of 23")
+    expect(detail).to_have_text(re.compile("^Block 0:"))
+
+
+def test_the_prompt_is_shown_without_a_mouse(lab: Lab) -> None:
+    _, block_map = shown_map(lab, "prompt", MIDWAY)
+    group = block_map.locator(".mk-request").first
+    expect(group).to_have_attribute("aria-label", re.compile("^Request A, .*, prompt: Ada has kites$"))
+    block_map.locator(".mk-box").first.focus()
+    detail = block_map.locator(".mk-detail")
+    expect(detail).to_have_text(re.compile("^Block 0:.* · prompt of request A: Ada has kites$"))
+    block_map.locator(".mk-cell").first.focus()
+    expect(detail).not_to_have_text(re.compile("prompt"))
+
+
+def test_back_on_the_timeline_the_sentence_is_in_sight(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "back", "'before'", BROKEN, "'after'")
+    page.set_viewport_size({"width": 1280, "height": 420})
+    for part in (timeline(block_map), block_map.locator(".mk-button").first):
+        block_map.locator(".mk-go").last.focus()
+        assert not is_in_sight(block_map.locator(".mk-sentence"))
+        shift_tab_to(page, part)
+        assert is_in_sight(block_map.locator(".mk-sentence"))
+
+
+def test_the_keys_button_and_the_headings_say_what_they_are(lab: Lab) -> None:
+    _, block_map = shown_map(lab, "saidkeys", STORY)
+    button, help_text = block_map.get_by_role("button", name="Keys"), block_map.locator(".mk-help")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    expect(button).to_have_attribute("aria-controls", str(help_text.get_attribute("id")))
+    button.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    for key in ("↑", "↓", "Shift+Enter"):
+        expect(help_text.locator("kbd").get_by_text(key, exact=True)).to_be_visible()
+    expect(help_text).to_contain_text("play or pause; on a button, press it")
+    assert block_map.locator("h3").all_text_contents() == [
+        "Logical what each request sees",
+        "Physical the pool",
+    ]
+
+
+def test_page_keys_lead_to_the_ends_where_there_are_no_marks(lab: Lab) -> None:
+    page, block_map = shown_map(
+        lab,
+        "unmarked",
+        STORY.replace("story_log()", "EventLog(story()[:7])").replace(
+            "story_log", "story\nfrom minikv.lab.event_log import EventLog"
+        ),
+    )
+    timeline(block_map).focus()
+    page.keyboard.press("PageUp")
+    expect(title(block_map)).to_have_text("Step 0 of 6")
+    page.keyboard.press("PageDown")
+    expect(title(block_map)).to_have_text("Step 6 of 6")
+
+
 def test_a_click_focuses_a_block_and_the_timeline_can_be_dragged(lab: Lab) -> None:
     page, block_map = shown_map(lab, "mouse", STORY)
     block_map.locator(".mk-cell").nth(3).click()
@@ -402,6 +572,8 @@ def test_text_is_legible_in_both_themes(lab: Lab, theme: str) -> None:
     for part in TEXTS:
         node = block_map.locator(part).first
         assert node.evaluate(CONTRAST) >= 4.5, part
+    go_to(page, block_map, 3)  # at step 14 no slot is unused
+    assert block_map.locator(".mk-part.is-unused").evaluate(CONTRAST) >= 4.5
 
 
 @pytest.mark.parametrize(("marked", "followed"), [([], 2), ([1], 1), ([5], 2)])

@@ -10,6 +10,7 @@ const REST_MS = 50; // after which those out of sight are drawn, too
 const QUEUE_SHOWN = 18;
 const TAGS_SHOWN = 3;
 const VIOLATIONS_SHOWN = 4;
+const PROMPT_SHOWN = 160; // characters
 const SPEEDS = [1, 2, 4, 16];
 const STEP_MS = 900; // per step when playing at speed 1
 const INVARIANTS = {
@@ -29,13 +30,15 @@ const ICONS = {
   last: "M19 5v14M5 5.5v13L15 12z",
 };
 const KEYS = [
-  ["← →", "one step back or forward; between blocks when a block has the focus"],
+  ["← →", "one step back or forward; when a block has the focus, to the block before or after"],
+  ["↓ ↑", "one step back or forward; when a block has the focus, to the block below or above"],
   [", .", "one step back or forward, wherever the focus is"],
-  ["Space", "play or pause"],
+  ["Space", "play or pause; on a button, press it"],
   ["Home End", "first or last step; first or last block when a block has the focus"],
-  ["PgUp PgDn", "previous or next mark on the timeline"],
-  ["Tab", "on to the buttons, timeline, request blocks, pool, footer; with Shift: back"],
-  ["Enter", "on a block: follow the arrow to its other side"],
+  ["PgUp PgDn", "previous or next mark on the timeline; after the last of them, the first or last step"],
+  ["Tab", "on to the buttons, timeline, request blocks, pool, footer, next cell; with Shift: back"],
+  ["Enter", "on a block: follow the arrow to its other side; on a button: press it"],
+  ["Shift+Enter", "run the cell and go on to the next, as everywhere in the notebook"],
   ["?", "show or hide these keys"],
   ["Esc", "back to the cell"],
 ];
@@ -110,6 +113,10 @@ function setText(at, text) {
   if (at.textContent !== text) at.textContent = text;
 }
 
+function setLabel(at, text) {
+  if (at.getAttribute("aria-label") !== text) at.setAttribute("aria-label", text);
+}
+
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const shown = (word) => word.replace(/^ +| +$/g, "").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "␣";
 const storedIn = (request) => Math.max(0, request.end - request.offset);
@@ -126,6 +133,7 @@ class View {
     this.linked = [];
     this.hovered = null; // what the pointer or the focus is on: {block, request, index}
     this.focused = null;
+    this.news = { step: -1, text: "" }; // what was broken on the way to this step
     this.entered = new Set(); // the lists in which the reader has been: Tab comes back to the same block
     this.speed = 0;
     this.build(host);
@@ -147,6 +155,7 @@ class View {
     this.root = element("div", { class: "minikv-block-map", role: "group", "aria-label": "Block map", tabindex: "-1" });
     this.title = element("div", { class: "mk-step" });
     this.sentence = element("p", { class: "mk-sentence", "aria-live": "polite", "aria-atomic": "true" });
+    this.spoken = element("p", { class: "mk-spoken", "aria-live": "polite", "aria-atomic": "true" });
     this.stage = element("div", { class: "mk-stage" }, this.buildLogical(), this.buildPhysical());
     this.links = vector("svg", { class: "mk-links", "aria-hidden": "true" });
     this.ends = vector("svg", { class: "mk-link-ends", "aria-hidden": "true" });
@@ -155,7 +164,7 @@ class View {
     this.detail = element("p", { class: "mk-detail" });
     this.help = this.buildHelp();
     this.root.append(
-      element("header", { class: "mk-head" }, this.title, this.sentence),
+      element("header", { class: "mk-head" }, this.title, this.sentence, this.spoken),
       this.buildControls(),
       this.help,
       this.stage,
@@ -185,6 +194,8 @@ class View {
     this.helpButton = element("button", { type: "button", class: "mk-button mk-text-button", title: "Keys" }, "?");
     this.helpButton.setAttribute("aria-label", "Keys");
     this.helpButton.addEventListener("click", () => this.toggleHelp());
+    this.helpButton.setAttribute("aria-expanded", "false");
+    this.helpButton.setAttribute("aria-controls", this.help.id);
     const transport = element("div", { class: "mk-transport", role: "group", "aria-label": "Steps" });
     transport.append(...Object.values(this.buttons), this.speedButton);
     return element("div", { class: "mk-controls" }, transport, this.buildTimeline(), this.helpButton);
@@ -204,13 +215,13 @@ class View {
     this.logical = element("div", { class: "mk-requests", role: "listbox", "aria-label": "Blocks of the requests" });
     this.logicalHint = element("p", { class: "mk-hint" });
     this.gone = element("p", { class: "mk-hint mk-gone" });
-    const title = element("h3", {}, "Logical", element("span", {}, "what each request sees"));
+    const title = element("h3", {}, "Logical ", element("span", {}, "what each request sees"));
     return element("section", { class: "mk-logical" }, title, this.logicalHint, this.logical, this.gone);
   }
 
   buildPhysical() {
     this.pool = element("div", { class: "mk-pool", role: "listbox", "aria-label": "Blocks of the pool" });
-    const title = element("h3", {}, "Physical", element("span", {}, "the pool"));
+    const title = element("h3", {}, "Physical ", element("span", {}, "the pool"));
     this.poolHint = element("p", { class: "mk-hint" });
     return element("section", { class: "mk-physical" }, title, this.poolHint, this.pool);
   }
@@ -240,6 +251,7 @@ class View {
     ]);
     const help = element("div", { class: "mk-help", role: "region", "aria-label": "Keys" }, element("dl", {}, ...rows));
     help.hidden = true;
+    help.id = `mk-help-${Math.random().toString(36).slice(2)}`; // a page may have several maps
     return help;
   }
 
@@ -256,7 +268,8 @@ class View {
     this.root.addEventListener("keydown", (event) => this.onKey(event));
     this.root.addEventListener("focusin", (event) => this.onFocus(event));
     this.root.addEventListener("focusout", () => this.setFocused(null));
-    this.root.addEventListener("pointerover", (event) => this.setHovered(this.placeOf(event.target)));
+    // Moves only: a block that is drawn or scrolled under a parked pointer is not pointed at.
+    this.root.addEventListener("pointermove", (event) => this.setHovered(this.placeOf(event.target)));
     this.root.addEventListener("pointerleave", () => this.setHovered(null));
     this.stage.addEventListener("click", (event) => event.target.closest(".mk-option")?.focus());
     const onScroll = () => {
@@ -365,18 +378,19 @@ class View {
     const frames = this.player.frames;
     let step = this.step + direction;
     while (frames[step] && !frames[step].mark) step += direction;
-    if (frames[step]) this.go(step);
+    this.go(frames[step] ? step : direction < 0 ? 0 : this.last);
   }
 
   // ---- keys ---------------------------------------------------------------------------------------
 
   onKey(event) {
+    this.hovered = null; // whoever presses keys no longer points
     if (event.shiftKey && event.key === "Enter") return; // the notebook's: run the cell and go on
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const ownPress = event.target.closest("button") && (event.key === " " || event.key === "Enter");
     if (!ownPress) {
       const option = event.target.closest(".mk-option");
-      const used = (option && this.onBlockKey(option, event.key)) || this.onStepKey(event.key) || this.onLeaveKey(event.key);
+      const used = (option && this.onBlockKey(option, event.key)) || this.onStepKey(event.key) || this.onLeaveKey(event);
       if (used) event.preventDefault();
       else if (!isCommand(event.key)) return;
     }
@@ -403,10 +417,21 @@ class View {
     return key in actions;
   }
 
-  onLeaveKey(key) {
-    const cell = key === "Escape" ? this.root.closest(".jp-Cell") : null;
-    cell?.focus();
-    return cell !== null;
+  onLeaveKey({ key, shiftKey, target }) {
+    const own = this.root.closest(".jp-Cell");
+    if (!own) return false;
+    if (key === "Escape") own.focus();
+    // By itself, Tab would go on to whatever can have the focus next, several cells below.
+    else if (key === "Tab" && !shiftKey && this.isLastStop(target)) nextCell(own).focus();
+    else return false;
+    return true;
+  }
+
+  isLastStop(target) {
+    // Of the whole output: the cell may show more than this map.
+    const output = this.root.closest(".jp-Cell-outputArea") ?? this.root;
+    const stops = [...output.querySelectorAll(STOPS)].filter((node) => node.checkVisibility());
+    return stops[stops.length - 1] === target;
   }
 
   onBlockKey(option, key) {
@@ -443,6 +468,7 @@ class View {
   }
 
   onFocus(event) {
+    this.hovered = null;
     const option = event.target.closest(".mk-option");
     if (option) this.makeTabStop(option);
     this.setFocused(option ? this.placeOf(option) : null);
@@ -454,7 +480,7 @@ class View {
     if (!this.big || !this.focused) return;
     const { block, request, index } = this.focused;
     const label = this.describe(this.player.state, block);
-    document.activeElement.setAttribute("aria-label", request === undefined ? label : `L${index}. ${label}`);
+    setLabel(document.activeElement, request === undefined ? label : `L${index}. ${label}`);
   }
 
   makeTabStop(option) {
@@ -464,7 +490,8 @@ class View {
   }
 
   setHovered(place) {
-    if (place?.block === this.hovered?.block && place?.index === this.hovered?.index) return;
+    const { hovered } = this;
+    if (["block", "request", "index"].every((key) => place?.[key] === hovered?.[key])) return;
     this.hovered = place;
     this.drawLinks();
   }
@@ -533,7 +560,24 @@ class View {
 
   drawHead() {
     setText(this.title, `Step ${this.player.step} of ${this.last}`);
+    this.findNews();
+    // With the focus on it, the slider says all this when its value changes: once is enough.
+    const bySlider = document.activeElement === this.timeline;
+    this.sentence.setAttribute("aria-live", bySlider ? "off" : "polite");
     setText(this.sentence, this.frame.sentence);
+    setText(this.spoken, bySlider ? "" : this.news.text);
+  }
+
+  findNews() {
+    // The invariants that this step, or one of those that were passed on the way here, has broken.
+    const { step } = this.player;
+    if (step === this.news.step) return;
+    const found = this.standing.filter((each) => each.step === step || each.step > this.news.step);
+    const lines = found.slice(0, VIOLATIONS_SHOWN).map(({ invariant, sentence }) => {
+      return `Broken: ${invariant} ${INVARIANTS[invariant]}. ${sentence}`;
+    });
+    if (found.length > lines.length) lines.push(`And ${counted(found.length - lines.length, "more violation")}.`);
+    this.news = { step, text: lines.join(" ") };
   }
 
   drawControls() {
@@ -544,7 +588,8 @@ class View {
     this.timeline.setAttribute("aria-valuemin", "0");
     this.timeline.setAttribute("aria-valuemax", String(this.last));
     this.timeline.setAttribute("aria-valuenow", String(step));
-    this.timeline.setAttribute("aria-valuetext", `Step ${step} of ${this.last}: ${this.frame.sentence}`);
+    const said = `Step ${step} of ${this.last}: ${this.frame.sentence} ${this.news.text}`.trimEnd();
+    this.timeline.setAttribute("aria-valuetext", said);
     for (const name of ["first", "back"]) this.buttons[name].setAttribute("aria-disabled", String(step === 0));
     for (const name of ["forward", "last"]) this.buttons[name].setAttribute("aria-disabled", String(step === this.last));
     setText(this.speedButton, `${SPEEDS[this.speed]}×`);
@@ -611,7 +656,8 @@ class View {
     const row = this.rows[number];
     row.node.hidden = !isShown(request);
     row.node.classList.toggle("is-acting", this.frame.request === number);
-    row.node.setAttribute("aria-label", `Request ${request.name}, ${facts(request).join(", ")}`);
+    const waiting = this.waitingWord(state, request);
+    setLabel(row.node, groupLabel(request, waiting));
     setText(row.name, request.name);
     row.name.title = request.text ? `Request ${request.name}: ${request.text}` : `Request ${request.name}`;
     const signature = facts(request).join("\n");
@@ -621,7 +667,7 @@ class View {
     }
     while (row.boxes.length > request.blocks.length) row.boxes.pop().node.remove();
     request.blocks.forEach((block, index) => this.drawBox(state, request, row, number, index, block));
-    this.drawWaiting(state, request, row);
+    drawWaiting(row, waiting);
   }
 
   newRow(number) {
@@ -643,15 +689,29 @@ class View {
     const slots = this.slotsOf(state, request, index, block);
     const flags = this.flags(block);
     const count = state.ref[block];
+    const last = index === request.blocks.length - 1;
+    setLabel(box.node, this.boxLabel(index, block, count, slots, last ? this.waitingWord(state, request) : ""));
     const signature = `${block}|${count}|${flags}|${slots.map(({ kind, text }) => kind + text).join("|")}`;
     if (box.signature === signature) return;
     box.signature = signature;
     box.block = block;
     box.node.dataset.block = block;
     box.node.className = `mk-option mk-box ${flags}`;
-    const words = slots.map(({ text }) => text).filter(Boolean).join(" ");
-    box.node.setAttribute("aria-label", `L${index}, block ${block}, ref count ${count}: ${words || "nothing written"}`);
     box.node.replaceChildren(...this.boxParts(state, index, block, count, slots));
+  }
+
+  boxLabel(index, block, count, slots, waiting) {
+    // What the picture says by dashes, italics and frames is said in words.
+    const of = (kind) => slots.filter((slot) => slot.kind.startsWith(kind));
+    const [dead, written, chosen, empty] = [of("is-dead"), of("is-written"), of("is-chosen"), of("is-empty")];
+    const parts = [];
+    if (dead.length) parts.push(`${counted(dead.length, "slot")} before the offset`);
+    if (written.length) parts.push(written.map(({ text }) => text).join(" "));
+    if (!written.length && !dead.length) parts.push("nothing written");
+    if (chosen.length) parts.push(`chosen, not stored: ${chosen[0].text}`);
+    if (empty.length) parts.push(`${counted(empty.length, "slot")} empty`);
+    if (waiting) parts.push(`chosen, no slot yet: ${waiting}`);
+    return `L${index}, block ${block}, ref count ${count}: ${parts.join("; ")}${this.saidMarks(block)}`;
   }
 
   drawSmallBox(state, request, box, index, block) {
@@ -697,15 +757,14 @@ class View {
     });
   }
 
-  drawWaiting(state, request, row) {
+  waitingWord(state, request) {
     // A chosen token for which the table has no slot: the next block has to come first.
     const full = request.offset + storedIn(request) >= request.blocks.length * state.block_size;
-    const text = request.next && full ? shown(request.next.word) : "";
-    row.waiting.hidden = !text;
-    if (row.waiting.dataset.text === text) return;
-    row.waiting.dataset.text = text;
-    const word = element("span", { class: "mk-slot is-chosen" }, text);
-    row.waiting.replaceChildren(element("span", { class: "mk-waiting-head" }, "no slot yet"), word);
+    return request.next && full ? shown(request.next.word) : "";
+  }
+
+  saidMarks(block) {
+    return `${this.broken.has(block) ? ", broken" : ""}${this.marked.has(block) ? ", marked" : ""}`;
   }
 
   flags(block) {
@@ -778,12 +837,13 @@ class View {
     const place = this.big ? "" : (this.places.get(block) ?? "");
     const cached = state.other[block] > 0;
     const flags = `${this.flags(block)}${free ? " is-free" : ""}`;
+    // Says more than the cell shows; a big pool has its labels when they are needed.
+    if (!this.big) setLabel(cell.node, this.describe(state, block));
     const signature = `${state.ref[block]}|${place}|${flags}|${holders}|${cached}`;
     if (cell.signature === signature) return;
     cell.signature = signature;
     if (this.big) return drawSmallCell(state, cell.node, block, flags, holders, cached);
     cell.node.className = `mk-option mk-cell ${flags}`;
-    cell.node.setAttribute("aria-label", this.describe(state, block));
     const head = element("div", { class: "mk-cell-head" }, element("span", {}, `P${block}`));
     if (place !== "") head.append(element("span", { class: "mk-place" }, `#${place}`));
     if (!free) head.append(element("b", {}, String(state.ref[block])));
@@ -792,7 +852,9 @@ class View {
 
   describe(state, block) {
     const place = this.places.get(block);
-    if (place && state.ref[block] === 0) return `Block ${block}: free, number ${place} in the free queue`;
+    if (place && state.ref[block] === 0) {
+      return `Block ${block}: free, number ${place} in the free queue${this.saidMarks(block)}`;
+    }
     const names = this.holders[block].map((number) => {
       const request = state.requests[number];
       return `request ${request.name} as L${request.blocks.indexOf(block)}`;
@@ -800,7 +862,7 @@ class View {
     if (state.other[block] > 0) names.push("a cache");
     const written = state.words[block].filter((word) => word !== null).length;
     const text = `ref count ${state.ref[block]} · held by ${names.join(" and ") || "nobody"}`;
-    return `Block ${block}: ${text} · ${written} of ${state.block_size} slots written`;
+    return `Block ${block}: ${text} · ${written} of ${state.block_size} slots written${this.saidMarks(block)}`;
   }
 
   // ---- below the map ------------------------------------------------------------------------------
@@ -957,13 +1019,20 @@ class View {
         node.setAttribute("aria-selected", "true");
       }
     }
-    setText(this.detail, cell ? this.describe(this.player.state, place.block) : "");
+    setText(this.detail, cell ? this.detailOf(place) : "");
     this.links.replaceChildren();
     this.ends.replaceChildren();
     const links = cell ? drawn.flatMap((box) => this.link(box, cell)) : [];
     // Behind the blocks, where they leave room for a line to be seen; in a big pool they do not.
     (this.big ? this.ends : this.links).append(...links.map((link) => link.path));
     this.ends.append(...links.map((link) => link.end));
+  }
+
+  detailOf({ block, request }) {
+    const { state } = this.player;
+    const text = this.describe(state, block);
+    const from = state.requests[request];
+    return from?.text ? `${text} · prompt of request ${from.name}: ${prompt(from)}` : text;
   }
 
   eventPlace() {
@@ -991,6 +1060,7 @@ class View {
 const inkClass = (number) => `mk-ink-${number % INKS} mk-pattern-${number % PATTERNS}`;
 const CACHE_CLASSES = "mk-ink-cache mk-pattern-cache";
 const OVER = ["finished", "freed"];
+const STOPS = ':is(a[href], button, input, select, textarea, summary, iframe, [tabindex]):not([tabindex="-1"], :disabled)';
 // Without Ctrl and the like: a letter is a command to the notebook (x cuts the cell), Enter opens the editor.
 const isCommand = (key) => key.length === 1 || key === "Enter";
 const isShown = (request) => request.blocks.length > 0 || !OVER.includes(request.status);
@@ -1001,6 +1071,25 @@ function goneText(requests) {
     return names.length ? `${status[0].toUpperCase()}${status.slice(1)}: ${names.join(", ")}.` : "";
   });
   return lines.filter(Boolean).join(" ");
+}
+
+function drawWaiting(row, text) {
+  row.waiting.hidden = !text;
+  if (row.waiting.dataset.text === text) return;
+  row.waiting.dataset.text = text;
+  const word = element("span", { class: "mk-slot is-chosen" }, text);
+  row.waiting.replaceChildren(element("span", { class: "mk-waiting-head" }, "no slot yet"), word);
+}
+
+function prompt({ text }) {
+  return text.length > PROMPT_SHOWN ? `${text.slice(0, PROMPT_SHOWN)} …` : text;
+}
+
+function groupLabel(request, waiting) {
+  const parts = [`Request ${request.name}`, ...facts(request)];
+  if (waiting && !request.blocks.length) parts.push(`chosen, no slot yet: ${waiting}`); // no block says it
+  if (request.text) parts.push(`prompt: ${prompt(request)}`);
+  return parts.join(", ");
 }
 
 function facts(request) {
@@ -1132,6 +1221,11 @@ function downPath(from, to) {
   const end = [to.left + to.width / 2, to.top];
   const bend = Math.max(24, (end[1] - start[1]) / 2);
   return { d: `M${start}C${start[0]} ${start[1] + bend} ${end[0]} ${end[1] - bend} ${end}`, end };
+}
+
+function nextCell(cell) {
+  const next = cell.nextElementSibling;
+  return next?.classList.contains("jp-Cell") ? next : cell; // after the last one, its own
 }
 
 // ---- what anywidget calls -------------------------------------------------------------------------
