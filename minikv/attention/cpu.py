@@ -97,7 +97,7 @@ class Kernel:
         self.rows = as_arrays(tables, lengths, pool)  # block_ids, offsets, ends
         self.how = np.float32(scale), max(1, PART // pool.block_size)
         self.num_tokens = int(self.rows[2].sum())
-        self.shortest = min((length for length in lengths if length), default=0)
+        self.shortest = min((length for length in lengths if length), default=math.inf)
 
     def run(self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
         """Write k, v [batch, num_new, kv heads, head_dim], if given, and read with q.
