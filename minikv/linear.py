@@ -40,7 +40,7 @@ class _Packed:
 
     def __reduce__(self) -> tuple[Callable[..., Linear], tuple[Tensor, Tensor | None]]:
         """To be copied or sent as the plain matrix: the layout belongs to this process."""
-        return linear, (self.packed.to_dense(), self.bias)
+        return linear, (self.packed.to_dense().detach(), self.bias)
 
 
 def _packs(weight: Tensor) -> bool:

