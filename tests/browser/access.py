@@ -74,13 +74,13 @@ def focus_ring(node: Locator) -> dict[str, str]:
     return found
 
 
-def is_in_sight(node: Locator) -> bool:
-    """Whether all of it is within the part of the notebook that is scrolled to."""
-    found: bool = node.evaluate(
-        """(node) => {
+def expect_in_sight(node: Locator, in_sight: bool = True) -> None:
+    """Wait until all of it is within the part of the notebook that is scrolled to, or until it is not."""
+    node.page.wait_for_function(
+        """([node, inSight]) => {
             const view = node.closest('.jp-WindowedPanel-outer').getBoundingClientRect();
             const { top, bottom } = node.getBoundingClientRect();
-            return top >= view.top - 1 && bottom <= view.bottom + 1;
-        }"""
+            return inSight === (top >= view.top - 1 && bottom <= view.bottom + 1);
+        }""",
+        arg=[node.element_handle(), in_sight],
     )
-    return found

@@ -153,6 +153,23 @@ class Lab:
             "([name, args]) => { window.jupyterapp.commands.execute(name, args); }", [name, arguments]
         )
 
+    def resize(self, width: int, height: int) -> None:
+        """Change the window, and wait until JupyterLab has laid the notebook out in it: it does so later."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_function(
+            """async () => {
+                const { node } = window.jupyterapp.shell.currentWidget;
+                const edges = () => node.querySelector('.jp-WindowedPanel-outer').getBoundingClientRect();
+                const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+                const before = edges();
+                await frame();
+                await frame();
+                const { right, bottom } = edges();
+                return right === before.right && bottom === before.bottom
+                    && right <= window.innerWidth && bottom <= window.innerHeight;
+            }"""
+        )
+
     def theme(self, name: str) -> None:
         """Change to "JupyterLab Light" or "JupyterLab Dark"."""
         self.command("apputils:change-theme", theme=name)

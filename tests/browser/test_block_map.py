@@ -10,8 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.access import (
     expect_cell_focused,
+    expect_in_sight,
     focus_ring,
-    is_in_sight,
     nameless,
     notebook_cells,
     select_cell,
@@ -317,13 +317,13 @@ def test_focus_stays_on_a_broken_invariant_and_is_not_lost_when_it_holds_again(l
 @pytest.mark.parametrize("height", [420, 900])
 def test_in_a_low_window_the_footer_and_the_broken_block_come_into_sight(lab: Lab, height: int) -> None:
     page, block_map = shown_map(lab, f"low{height}", "'before'", BROKEN, "'after'")
-    page.set_viewport_size({"width": 1280, "height": height})
+    lab.resize(1280, height)
     select_cell(page, 1)
     tab_to(page, block_map.locator('.mk-cell[tabindex="0"]'))
     page.keyboard.press("Tab")
     footer = block_map.locator(".mk-foot")
     expect(footer).to_be_focused()
-    assert is_in_sight(footer)
+    expect_in_sight(footer)
     page.keyboard.press("ArrowLeft")
     expect(title(block_map)).to_have_text("Step 13 of 14")
     expect(footer).to_be_focused()
@@ -332,9 +332,9 @@ def test_in_a_low_window_the_footer_and_the_broken_block_come_into_sight(lab: La
     expect(title(block_map)).to_have_text("Step 9 of 14")
     broken = block_map.locator(".mk-cell").nth(1)
     expect(broken).to_be_focused()
-    assert is_in_sight(broken)
+    expect_in_sight(broken)
     if height == 900:
-        assert is_in_sight(block_map), "the sentence as well, where there is room"
+        expect_in_sight(block_map)  # the sentence as well, where there is room
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
@@ -507,13 +507,15 @@ def test_the_prompt_is_shown_without_a_mouse(lab: Lab) -> None:
 
 
 def test_back_on_the_timeline_the_sentence_is_in_sight(lab: Lab) -> None:
-    page, block_map = shown_map(lab, "back", "'before'", BROKEN, "'after'")
-    page.set_viewport_size({"width": 1280, "height": 420})
+    room_below = "\n" * 40 + "'after'"
+    page, block_map = shown_map(lab, "back", "'before'", BROKEN, room_below)
+    lab.resize(1280, 420)
     for part in (timeline(block_map), block_map.locator(".mk-button").first):
         block_map.locator(".mk-go").last.focus()
-        assert not is_in_sight(block_map.locator(".mk-sentence"))
+        block_map.locator(".mk-foot").evaluate("(node) => node.scrollIntoView()")
+        expect_in_sight(block_map.locator(".mk-sentence"), False)
         shift_tab_to(page, part)
-        assert is_in_sight(block_map.locator(".mk-sentence"))
+        expect_in_sight(block_map.locator(".mk-sentence"))
 
 
 def test_the_keys_button_and_the_headings_say_what_they_are(lab: Lab) -> None:
@@ -615,9 +617,8 @@ def test_a_growing_log_is_followed_by_every_view(lab: Lab) -> None:
 
 
 def test_a_narrow_cell_puts_logical_above_physical(lab: Lab) -> None:
-    page, block_map = shown_map(lab, "narrow", STORY)
-    page.set_viewport_size({"width": 820, "height": 1000})
-    page.wait_for_timeout(300)
+    _, block_map = shown_map(lab, "narrow", STORY)
+    lab.resize(820, 1000)
     logical = block_map.locator(".mk-logical").bounding_box()
     physical = block_map.locator(".mk-physical").bounding_box()
     assert logical is not None and physical is not None

@@ -344,9 +344,8 @@ def test_text_is_legible_in_both_themes(lab: Lab, theme: str) -> None:
 
 
 def test_a_narrow_cell_needs_no_scrolling(lab: Lab) -> None:
-    page, board = shown_board(lab, "narrow", played(24, "max"))
-    page.set_viewport_size({"width": 700, "height": 1000})
-    page.wait_for_timeout(300)
+    _, board = shown_board(lab, "narrow", played(24, "max"))
+    lab.resize(700, 1000)
     assert board.evaluate("(node) => node.scrollWidth <= node.clientWidth")
 
 

@@ -5,8 +5,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.access import (
     expect_cell_focused,
+    expect_in_sight,
     focus_ring,
-    is_in_sight,
     nameless,
     notebook_cells,
     select_cell,
@@ -172,10 +172,9 @@ def test_boxes_are_named_legible_and_show_the_focus(lab: Lab, theme: str) -> Non
 
 def test_a_narrow_window_puts_the_boxes_below_their_questions(lab: Lab) -> None:
     page, boxes = asked(lab, "narrow")
-    page.set_viewport_size({"width": 520, "height": 900})
+    lab.resize(520, 900)
     question = page.locator(".minikv-predict span").first
-    page.wait_for_timeout(300)
     above, below = question.bounding_box(), boxes.nth(0).bounding_box()
     assert above is not None and below is not None
     assert above["y"] + above["height"] <= below["y"]
-    assert is_in_sight(boxes.nth(0))
+    expect_in_sight(boxes.nth(0))
