@@ -77,8 +77,8 @@ $(STAMP): pyproject.toml constraints.txt $(LAB_SETTINGS) $(if $(STALE),again)
 	@echo '== Installing minikv and what it needs into .venv (the first time: some minutes, 2 GB or more)'
 	@$(PY) -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[test,train]'
 	@mkdir -p .venv/etc/jupyter/labconfig && cp $(LAB_SETTINGS) .venv/etc/jupyter/labconfig
-	@echo '== Compiling the attention kernel (half a minute, once)'
-	@$(PY) -c 'from minikv.attention.cpu import warm_up; warm_up()'
+	@echo '== Compiling the attention kernel and the decode step (a minute, once)'
+	@$(PY) -c 'from minikv.compiled_step import warm_up; warm_up()'
 	@pwd -P > $(STAMP) && rm -f $(UNFINISHED)
 	@echo '== Installed'
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from minikv.errors import CheckpointError
-from minikv.linear import Linear, linear
+from minikv.linear import LARGE, Linear, linear
 from minikv.pool import usable_device
 from minikv.tokenizer import Tokenizer
 
@@ -29,9 +29,10 @@ TINY = Path(__file__).parent / "assets" / "tiny_gpt2"
 #: (layer, q, k, v) -> output, all [batch, num_new, num_heads, head_dim]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
+gelu_tanh = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
     "gelu": F.gelu,
     "relu": F.relu,
 }
@@ -55,6 +56,9 @@ class GPT2:
         num_parameters: numbers that were trained.
         eos_token_ids: the tokens that end a text.
         tokenizer: encode and decode; None if the checkpoint has no tokenizer.json.
+        activate, eps: between the two matrices of a layer's MLP, and of the norms.
+        weights: by the checkpoint's names, the layers' matrices as [out, in]; None for a model with a large
+            matrix, which is kept in another layout. (minikv/linear.py)
     """
 
     def __init__(
@@ -68,8 +72,8 @@ class GPT2:
         self.vocab_size: int = config["vocab_size"]
         eos = config.get("eos_token_id")
         self.eos_token_ids = frozenset([] if eos is None else [eos] if isinstance(eos, int) else eos)
-        self._eps: float = config.get("layer_norm_epsilon", 1e-5)
-        self._activate = ACTIVATIONS[config.get("activation_function", "gelu_new")]
+        self.eps: float = config.get("layer_norm_epsilon", 1e-5)
+        self.activate = ACTIVATIONS[config.get("activation_function", "gelu_new")]
         self._wte, self._wpe = weights["wte.weight"], weights["wpe.weight"]
         self._layers = [
             {name: self._operation(weights, f"h.{layer}.{name}") for name in OPERATIONS}
@@ -77,6 +81,8 @@ class GPT2:
         ]
         self._ln_f = self._operation(weights, "ln_f")
         self._lm_head = linear(weights.get("lm_head.weight", self._wte))
+        small = all(weight.numel() < LARGE for weight in weights.values())
+        self.weights = weights if small else None
         self.num_parameters = sum(w.numel() for name, w in weights.items() if name != "lm_head.weight")
         self._tokenizer = tokenizer
 
@@ -170,7 +176,7 @@ class GPT2:
         for layer, op in enumerate(self._layers):
             q, k, v = op["attn.c_attn"](op["ln_1"](x)).view(heads).unbind(2)
             x = x + op["attn.c_proj"](attend(layer, q, k, v).flatten(2))
-            x = x + op["mlp.c_proj"](self._activate(op["mlp.c_fc"](op["ln_2"](x))))
+            x = x + op["mlp.c_proj"](self.activate(op["mlp.c_fc"](op["ln_2"](x))))
         if wanted is not None:
             x = x[:, wanted]
         return self._lm_head(self._ln_f(x))
@@ -181,7 +187,7 @@ class GPT2:
         if weight.ndim == 2:
             return linear(weight, bias)
         return partial(
-            torch.layer_norm, normalized_shape=(self.width,), weight=weight, bias=bias, eps=self._eps
+            torch.layer_norm, normalized_shape=(self.width,), weight=weight, bias=bias, eps=self.eps
         )
 
     def __repr__(self) -> str:

@@ -22,7 +22,8 @@ Linear = Callable[[Tensor], Tensor]
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """The function x -> x · weightᵀ + bias, for weight [out, in], bias [out] and x [..., in].
 
-    A large matrix is copied into another layout, so that the caller need not keep it.
+    A large matrix is copied into another layout, so that the caller need not keep it. A caller who also looks
+    up single rows, as GPT-2 does in its embeddings, keeps it twice: that layout cannot be read by rows.
     """
     return _Packed(weight, bias) if _packs(weight) else partial(F.linear, weight=weight, bias=bias)
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minikv.checks import whole_number
 from minikv.errors import UnwrittenSlotError
 
 Slots = Tensor | np.ndarray | Sequence[int]
@@ -176,7 +177,7 @@ class BlockPool:
             k, v: [batch, num_kv_heads, max_length, head_dim], zeros beyond each request's length.
 
         Raises:
-            ValueError: a negative length, or not one length a table.
+            ValueError: a negative length, or not one length a table. TypeError: a length is no integer.
             IndexError: a length beyond a table's capacity.
             UnwrittenSlotError: a slot in reach was never written (I6).
         """
@@ -195,19 +196,22 @@ class BlockPool:
         """Per request, the flat slots of positions 0 … length-1. Errors as in `read_layer`."""
         if len(tables) != len(lengths):
             raise ValueError(f"{len(tables)} tables but {len(lengths)} lengths; give one length a table")
-        for length in lengths:
+        whole = [whole_number("length", length) for length in lengths]
+        for length in whole:
             if length < 0:
                 raise ValueError(f"length is {length}; it counts stored tokens, so it is 0 or more")
-        return [self._flat(t.slots(0, int(n))) for t, n in zip(tables, lengths, strict=True)]
+        return [self._flat(table.slots(0, length)) for table, length in zip(tables, whole, strict=True)]
 
     def written(self, layer: int) -> np.ndarray:
         """Of each flat slot, whether this layer's K and V were written: bool [num_blocks * block_size]."""
         self._check_layer(layer)
         return self._marks[layer][0]
 
-    def marks(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+    def marks(self, layer: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What `write` notes beside the numbers, for a kernel that writes by itself: bool arrays, of each
-        flat slot whether it was written, and of each block whether it ever was."""
+        flat slot whether it was written, and of each block whether it ever was; [layers, …] without one."""
+        if layer is None:
+            return self._written.numpy(), self._touched.numpy()
         self._check_layer(layer)
         return self._marks[layer]
 

@@ -23,6 +23,7 @@ class Tokenizer:
         self._unknown: int | None = None
         if getattr(model, "unk_token", None) is not None:
             self._unknown = self._hf.token_to_id(model.unk_token)
+        self._ids = frozenset(self._hf.get_vocab().values())
 
     @property
     def vocab_size(self) -> int:
@@ -39,16 +40,19 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of some token ids. Raises ValueError for an id outside the vocabulary."""
-        for token_id in token_ids:
-            self.word(token_id)
+        if not self._ids.issuperset(token_ids):
+            raise self._outside(next(token_id for token_id in token_ids if token_id not in self._ids))
         return self._hf.decode(list(token_ids), skip_special_tokens=False)
 
     def word(self, token_id: int) -> str:
         """The text of one token, as pictures show it."""
-        token = self._hf.id_to_token(int(token_id)) if token_id >= 0 else None
-        if token is None:
-            raise ValueError(f"token id {token_id} is outside the vocabulary of {self.vocab_size}")
-        return self._hf.decode([int(token_id)], skip_special_tokens=False).strip() or token
+        if token_id not in self._ids:
+            raise self._outside(token_id)
+        text: str = self._hf.decode([int(token_id)], skip_special_tokens=False).strip()
+        return text or str(self._hf.id_to_token(int(token_id)))
+
+    def _outside(self, token_id: int) -> ValueError:
+        return ValueError(f"token id {token_id} is outside the vocabulary of {self.vocab_size}")
 
     def _near(self, word: str) -> str:
         known = {w.lower(): w for w in self._hf.get_vocab() if not w.startswith("<")}

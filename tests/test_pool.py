@@ -377,3 +377,12 @@ def test_lengths_that_do_not_fit() -> None:
         pool.read_layer(0, [table], [-1])
     with pytest.raises(ValueError, match="1 tables but 2 lengths"):
         pool.read_layer(0, [table], [1, 1])
+
+
+@pytest.mark.parametrize("length", [9.9, 3.0, True, "3", None])
+def test_a_length_is_an_integer(length: Any) -> None:
+    pool, table = make_pool(), make_table([1])
+    pool.write(0, table.slots(0, 4), *tokens(4))
+    with pytest.raises(TypeError, match="length is"):
+        pool.read_layer(0, [table], [length])
+    assert pool.read_layer(0, [table], [np.int64(3)])[0].shape[2] == 3  # type: ignore[list-item]

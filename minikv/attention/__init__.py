@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minikv.attention import contiguous, gather, reference
-from minikv.attention.tables import TableArray, num_tables
+from minikv.attention.tables import TableArray, num_tables, whole_lengths
 from minikv.block_table import BlockTable
 from minikv.pool import BlockPool, ReadTable
 
@@ -82,13 +82,15 @@ def paged_attention(
         scale: of the scores; None is head_dim ** -0.5.
         backend: "reference", "gather", "cpu", "triton", "contiguous", or a function like theirs. "auto" is
             "cpu" on a CPU and "triton" on a CUDA GPU where pool and tables allow it, else "contiguous" for a
-            pool of one block, else "gather", which asks a table for nothing but slots.
+            pool of one block, else "gather", which asks a table for nothing but slots. "cpu" is compiled, so
+            where NUMBA_DISABLE_JIT is set, "auto" does without it.
 
     Returns:
         The shape of q. A request of length 0 gives zeros.
 
     Raises:
-        ValueError: an unknown backend, or shapes that do not fit.
+        ValueError: an unknown backend, or shapes that do not fit. TypeError: a length, a block id or an
+            offset that is no integer. RuntimeError: "cpu" although NUMBA_DISABLE_JIT is set.
         IndexError, UnwrittenSlotError: as read_layer.
     """
     batch, num_kv_heads, head_dim = num_tables(tables, pool), pool.kv.shape[3], pool.kv.shape[5]
@@ -99,7 +101,7 @@ def paged_attention(
         )
     if q.shape[-2] % num_kv_heads:
         raise ValueError(f"{q.shape[-2]} query heads cannot share {num_kv_heads} kv heads evenly")
-    read = chosen(backend, pool, tables)
+    read, lengths = chosen(backend, pool, tables), whole_lengths(lengths)
     chunk = q if q.ndim == 4 else q[:, None]  # [batch, num_new, heads, head_dim]
     for length in lengths:
         if 0 < length < chunk.shape[1]:
@@ -126,8 +128,15 @@ def _best(pool: BlockPool, tables: Sequence[ReadTable] | TableArray) -> str:
     """The fastest backend that reads this pool through these tables."""
     if not (isinstance(tables, TableArray) or all(isinstance(table, BlockTable) for table in tables)):
         return "gather"
-    if pool.device.type == "cpu" and pool.kv.dtype in (torch.float32, torch.bfloat16):
+    if pool.device.type == "cpu" and pool.kv.dtype in (torch.float32, torch.bfloat16) and _compiles():
         return "cpu"
     if pool.num_blocks == 1:  # on a GPU a block must be small, or the kernel cannot hold one
         return "contiguous"
     return "triton" if pool.device.type == "cuda" and find_spec("triton") else "gather"
+
+
+def _compiles() -> bool:
+    """Whether Numba may compile. NUMBA_DISABLE_JIT, which is there for debuggers, forbids it."""
+    from numba import config  # here, because it takes a while to load
+
+    return not config.DISABLE_JIT

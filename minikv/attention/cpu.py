@@ -17,7 +17,7 @@ from end to end, all heads in one go, reads nearly as fast as memory can deliver
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from types import FunctionType
 from typing import Any
@@ -34,6 +34,12 @@ from minikv.attention.tables import TableArray, as_arrays, as_tables
 from minikv.block_table import BlockTable
 from minikv.pool import BlockPool, ReadTable
 
+if numba.config.DISABLE_JIT:  # some of what follows is written for the compiler, and means nothing in Python
+    raise RuntimeError(
+        'the "cpu" backend is compiled code, and NUMBA_DISABLE_JIT forbids Numba to compile; unset it before '
+        'Python starts, or read with backend="auto", which then finds another way'
+    )
+
 Array = np.ndarray
 
 TILE = 8  # new tokens
@@ -44,9 +50,12 @@ SMALL = 1 << 16  # products of numbers of q and k: below it, to wake another thr
 
 # Sums may be taken in another order, so that vectors can be used. NaN and infinity stay what they are.
 LOOSE = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy"}
+# What another compiled function calls becomes a part of it. Else it stands in several pieces of code, in each
+# one with its sums in another order, and which of them runs depends on what was compiled and what loaded.
+INNER = {**LOOSE, "forceinline": True}
 # The innermost functions see arrays that their callers hold. To count holders at every slice, as Numba does,
 # takes a quarter of their time.
-BORROWED = {**LOOSE, "_nrt": False}
+BORROWED = {**INNER, "_nrt": False}
 NOTHING = np.float32(-np.inf)  # the largest score among none
 
 _entered = Lock()  # Numba's plainest thread pool must not be entered twice at a time
@@ -63,7 +72,8 @@ def attend(
     """Attention of q [batch, num_new, heads, head_dim], the last num_new of each request's tokens.
 
     Raises:
-        TypeError: the pool holds neither float32 nor bfloat16, or a table has no block_ids and offset.
+        TypeError: the pool holds neither float32 nor bfloat16, a table has no block_ids and offset, or a
+            length or a block id is no integer.
         ValueError: the pool is on another device. IndexError, UnwrittenSlotError: as read_layer.
     """
     return Kernel(pool, tables, lengths, scale).run(layer, q)
@@ -93,12 +103,12 @@ class Kernel:
         lengths: Sequence[int],
         scale: float,
     ) -> None:
-        self.pool, self.tables, self.lengths = pool, tables, lengths
-        self.kv = _stored(pool)
+        self.pool, self.tables, self.kv = pool, tables, _stored(pool)
         self.rows = as_arrays(tables, lengths, pool)  # block_ids, offsets, ends
+        self.lengths: list[int] = self.rows[2].tolist()
         self.how = np.float32(scale), max(1, PART // pool.block_size)
         self.num_tokens = int(self.rows[2].sum())
-        self.shortest = min((length for length in lengths if length), default=math.inf)
+        self.shortest = min((length for length in self.lengths if length), default=math.inf)
 
     def run(self, layer: int, q: Tensor, k: Tensor | None = None, v: Tensor | None = None) -> Tensor:
         """Write k, v [batch, num_new, kv heads, head_dim], if given, and read with q.
@@ -115,18 +125,19 @@ class Kernel:
         if threads == 1 or self.num_tokens * math.prod(new.shape[1:]) <= SMALL:
             sound = (_one_tile_alone if few else _many_tiles_alone)(*given)
         else:
-            with _entered:
-                numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-                sound = (_one_tile if few else _many_tiles)(*given)
-                if torch.get_num_threads() != threads:  # torch and Numba may share one OpenMP, which the
-                    torch.set_num_threads(threads)  # first parallel call sets to its own number
-        if not sound:  # the plain way of looking finds out what is wrong, and raises
-            for row in self.pool.row_slots(as_tables(self.tables, self.pool), self.lengths):
-                self.pool.require_written(layer, row)
-            raise IndexError(
-                "a table's block_ids and offset do not say what its slots(…) says: the kernel walks them"
-            )
+            sound = on_threads(threads, _one_tile if few else _many_tiles, *given)
+        if not sound:
+            self.refuse([layer])
         return torch.from_numpy(out).to(q)
+
+    def refuse(self, layers: Iterable[int]) -> None:
+        """Compiled code met what is not to be read: the plain way of looking finds out what, and raises."""
+        for row in self.pool.row_slots(as_tables(self.tables, self.pool), self.lengths):
+            for layer in layers:
+                self.pool.require_written(layer, row)
+        raise IndexError(
+            "a table's block_ids and offset do not say what its slots(…) says: the kernel walks them"
+        )
 
     def _check_shapes(self, q: Tensor, k: Tensor | None, v: Tensor | None) -> None:
         batch, kv_heads, head_dim = len(self.rows[2]), self.kv.shape[3], self.kv.shape[5]
@@ -147,6 +158,17 @@ class Kernel:
                 )
 
 
+def on_threads(threads: int, compiled: Callable[..., bool], *given: object) -> bool:
+    """Call compiled code that shares its work among so many threads."""
+    with _entered:
+        torch_threads = torch.get_num_threads()
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        sound = compiled(*given)
+        if torch.get_num_threads() != torch_threads:  # torch and Numba may share one OpenMP, which the
+            torch.set_num_threads(torch_threads)  # first parallel call sets to its own number
+    return sound
+
+
 def _plain(x: Tensor) -> np.ndarray:
     """The numbers as float32 side by side; no copy where they are so already."""
     if x.requires_grad or x.dtype != torch.float32:
@@ -155,7 +177,7 @@ def _plain(x: Tensor) -> np.ndarray:
 
 
 def warm_up() -> None:
-    """Compile for both kinds of pool, or load what was compiled before. The first time: some seconds."""
+    """Compile for both kinds of pool, or load what was compiled before. The first time: half a minute."""
     for dtype in (torch.float32, torch.bfloat16):
         length = 2 * TILE
         pool = BlockPool(1, length, 1, 1, 1, dtype=dtype)
@@ -202,32 +224,37 @@ def _stored_as(x, like):  # type: ignore[no-untyped-def]  # Numba compares this 
 
 
 @njit(**BORROWED)
-def _store(
-    k: Array, v: Array, kv: Array, layer: int, block_ids: Array, offsets: Array, ends: Array,
-    written: Array, touched: Array,
-) -> bool:  # fmt: skip
-    """Write each request's last new tokens to their slots. False, and nothing written, for no such block."""
-    batch, num_new, heads, head_dim = k.shape
+def has_room(kv: Array, block_ids: Array, offsets: Array, ends: Array, num_new: int) -> bool:
+    """Whether the blocks that each request's last new tokens go to are blocks of the pool."""
     num_blocks, block_size = kv.shape[1], kv.shape[4]
-    for i in range(batch):
+    for i in range(len(ends)):
         if ends[i] == 0 or num_new == 0:
             continue
         first = (offsets[i] + ends[i] - num_new) // block_size
         for entry in range(first, (offsets[i] + ends[i] - 1) // block_size + 1):
             if not 0 <= block_ids[i, entry] < num_blocks:
                 return False
-    for i in range(batch):
-        for j in range(num_new if ends[i] else 0):
-            place = offsets[i] + ends[i] - num_new + j
-            block_id = np.int64(block_ids[i, place // block_size])  # a slot may exceed 32 bits
-            place %= block_size
-            for g in range(heads):
-                for d in range(head_dim):
-                    kv[layer, block_id, 0, g, place, d] = _as_stored(k[i, j, g, d], kv[0, 0, 0, 0, 0, 0])
-                    kv[layer, block_id, 1, g, place, d] = _as_stored(v[i, j, g, d], kv[0, 0, 0, 0, 0, 0])
-            written[block_id * block_size + place] = True
-            touched[block_id] = True
     return True
+
+
+@njit(**BORROWED)
+def store(
+    k: Array, v: Array, kv: Array, layer: int, row: Array, offset: int, end: int,
+    written: Array, touched: Array,
+) -> None:  # fmt: skip
+    """Write one request's last new tokens, k and v [num_new, kv heads, head_dim], to their slots."""
+    num_new, heads, head_dim = k.shape
+    block_size = kv.shape[4]
+    for j in range(num_new if end else 0):
+        place = offset + end - num_new + j
+        block_id = np.int64(row[place // block_size])  # a slot may exceed 32 bits
+        place %= block_size
+        for g in range(heads):
+            for d in range(head_dim):
+                kv[layer, block_id, 0, g, place, d] = _as_stored(k[j, g, d], kv[0, 0, 0, 0, 0, 0])
+                kv[layer, block_id, 1, g, place, d] = _as_stored(v[j, g, d], kv[0, 0, 0, 0, 0, 0])
+        written[block_id * block_size + place] = True
+        touched[block_id] = True
 
 
 # ---- one block --------------------------------------------------------------------------------
@@ -246,7 +273,7 @@ def _number_of(x):  # type: ignore[no-untyped-def]  # Numba compares this signat
 
 
 @njit(fastmath={"contract"}, inline="always")
-def _exp(x: Any) -> Any:
+def exp(x: Any) -> Any:
     """e ** x for x <= 0; unlike np.exp, short enough for the compiler to vectorise.
 
     x = n log 2 + r with a small r: a polynomial for e ** r (Cephes, Moshier 1992), and 2 ** n by
@@ -364,9 +391,9 @@ def _block(
 ) -> None:  # fmt: skip
     """Add one block to what a tile has seen: positions start, start + 1, … lie at its places from `place` on.
 
-    Query j sees the positions below sees + j. scores [rows, heads, block_size] is for the block's own use;
-    best, total [rows, heads] and mixed [rows, heads, head_dim] are the running maximum, sum of weights and
-    weighted sum of values.
+    Query j sees the positions below sees + j. scores [rows, heads, width] is for the block's own use; width
+    is at least what the last query sees of a block. best, total [rows, heads] and mixed [rows, heads,
+    head_dim] are the running maximum, sum of weights and weighted sum of values.
 
     A block is read in the order of its memory: the keys of each head, then the values of each head. Where
     such a run ends, the processor cannot tell that the next one follows, and after the last one it cannot
@@ -390,14 +417,14 @@ def _block(
             else:
                 top = _score(q[j, h], keys, scale, weights)
             if top > best[j, h]:
-                shrink = np.float32(0) if total[j, h] == 0 else _exp(best[j, h] - top)
+                shrink = np.float32(0) if total[j, h] == 0 else exp(best[j, h] - top)
                 best[j, h] = top
                 total[j, h] *= shrink
                 for d in range(head_dim):
                     mixed[j, h, d] *= shrink
             high, more = best[j, h], np.float32(0)
             for t in range(len(keys)):
-                weights[t] = _exp(weights[t] - high)
+                weights[t] = exp(weights[t] - high)
                 more += weights[t]
             total[j, h] += more
     for h in range(heads):
@@ -445,7 +472,7 @@ def _part(
     return sound
 
 
-@njit(**LOOSE)
+@njit(**INNER)
 def _merge(
     best: Array, total: Array, mixed: Array, part_best: Array, part_total: Array, part_mixed: Array
 ) -> None:
@@ -456,15 +483,15 @@ def _merge(
             if part_total[j, h] == 0:  # it saw nothing
                 continue
             top = max(best[j, h], part_best[j, h])
-            old = np.float32(0) if total[j, h] == 0 else _exp(best[j, h] - top)
-            new = _exp(part_best[j, h] - top)
+            old = np.float32(0) if total[j, h] == 0 else exp(best[j, h] - top)
+            new = exp(part_best[j, h] - top)
             best[j, h] = top
             total[j, h] = total[j, h] * old + part_total[j, h] * new
             for d in range(head_dim):
                 mixed[j, h, d] = mixed[j, h, d] * old + part_mixed[j, h, d] * new
 
 
-@njit(**LOOSE)
+@njit(**INNER)
 def _finish(total: Array, mixed: Array, out: Array) -> None:
     rows, heads, head_dim = out.shape
     for j in range(rows):
@@ -473,13 +500,36 @@ def _finish(total: Array, mixed: Array, out: Array) -> None:
                 out[j, h, d] = mixed[j, h, d] / total[j, h]
 
 
-# ---- all of it, over the threads ---------------------------------------------------------------
-
-
-@njit(**LOOSE)
+@njit(**INNER)
 def _num_entries(offset: int, end: int, block_size: int) -> int:
     """Entries of a table that hold `end` tokens."""
     return 0 if end == 0 else (offset + end - 1) // block_size + 1
+
+
+@njit(**INNER)
+def read_tile(
+    q: Array, kv: Array, layer: int, row: Array, offset: int, sees: int, written: Array, scale: float,
+    part: int, out: Array,
+) -> bool:  # fmt: skip
+    """One tile, q and out [rows, heads, head_dim], part by part; `sees` as in _block, False as in _part."""
+    rows, heads, head_dim = q.shape
+    block_size = kv.shape[4]
+    width = max(0, min(block_size, sees + rows - 1))  # a block may be as long as all memory
+    scores = np.empty((rows, heads, width), np.float32)
+    best, total = np.full((2, rows, heads), NOTHING), np.zeros((2, rows, heads), np.float32)
+    mixed = np.zeros((2, rows, heads, head_dim), np.float32)
+    entries, sound = _num_entries(offset, sees + rows - 1, block_size), True
+    for first in range(0, entries, part):
+        sound &= _part(
+            q, kv, layer, row, offset, first, min(first + part, entries), sees, written, scale, scores,
+            best[1], total[1], mixed[1],
+        )  # fmt: skip
+        _merge(best[0], total[0], mixed[0], best[1], total[1], mixed[1])
+    _finish(total[0], mixed[0], out)
+    return sound
+
+
+# ---- all of it, over the threads ---------------------------------------------------------------
 
 
 @njit(parallel=True, cache=True, **LOOSE)
@@ -488,8 +538,10 @@ def _one_tile(
     written: Array, touched: Array, scale: float, part: int, out: Array,
 ) -> bool:  # fmt: skip
     """Few new tokens, as in a decode step: threads share the parts. False if something is not to be read."""
-    if not _store(k, v, kv, layer, block_ids, offsets, ends, written, touched):
+    if not has_room(kv, block_ids, offsets, ends, k.shape[1]):
         return False
+    for i in range(len(k)):
+        store(k[i], v[i], kv, layer, block_ids[i], offsets[i], ends[i], written, touched)
     batch, rows, heads, head_dim = q.shape
     block_size = kv.shape[4]
     parts = 1
@@ -504,7 +556,7 @@ def _one_tile(
         last = min((p + 1) * part, _num_entries(offsets[i], ends[i], block_size))
         if p * part < last:
             sees = ends[i] - rows + 1
-            scores = np.empty((rows, heads, block_size), np.float32)
+            scores = np.empty((rows, heads, min(block_size, ends[i])), np.float32)
             sound[i, p] = _part(
                 q[i], kv, layer, block_ids[i], offsets[i], p * part, last, sees, written, scale, scores,
                 best[i, p], total[i, p], mixed[i, p],
@@ -523,28 +575,21 @@ def _many_tiles(
     written: Array, touched: Array, scale: float, part: int, out: Array,
 ) -> bool:  # fmt: skip
     """Many new tokens, as in a prefill: threads share the tiles, each goes through its parts by itself."""
-    if not _store(k, v, kv, layer, block_ids, offsets, ends, written, touched):
+    if not has_room(kv, block_ids, offsets, ends, k.shape[1]):
         return False
-    batch, num_new, heads, head_dim = q.shape
-    block_size = kv.shape[4]
+    for i in range(len(k)):
+        store(k[i], v[i], kv, layer, block_ids[i], offsets[i], ends[i], written, touched)
+    batch, num_new = q.shape[:2]
     tiles = -(-num_new // TILE)
     sound = np.ones((batch, tiles), np.bool_)
     for item in prange(batch * tiles):
         i, j = item // tiles, item % tiles * TILE
         rows = min(TILE, num_new - j)
-        sees = ends[i] - num_new + j + 1
-        scores = np.empty((rows, heads, block_size), np.float32)
-        best, total = np.full((2, rows, heads), NOTHING), np.zeros((2, rows, heads), np.float32)
-        mixed = np.zeros((2, rows, heads, head_dim), np.float32)
-        entries = _num_entries(offsets[i], sees + rows - 1, block_size) if ends[i] else 0
-        for first in range(0, entries, part):
-            sound[i, j // TILE] &= _part(
-                q[i, j : j + rows], kv, layer, block_ids[i], offsets[i], first, min(first + part, entries),
-                sees, written, scale, scores, best[1], total[1], mixed[1],
-            )  # fmt: skip
-            _merge(best[0], total[0], mixed[0], best[1], total[1], mixed[1])
         if ends[i]:
-            _finish(total[0], mixed[0], out[i, j : j + rows])
+            sound[i, j // TILE] = read_tile(
+                q[i, j : j + rows], kv, layer, block_ids[i], offsets[i], ends[i] - num_new + j + 1, written,
+                scale, part, out[i, j : j + rows],
+            )  # fmt: skip
     return bool(sound.all())
 
 

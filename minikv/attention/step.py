@@ -8,7 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from minikv.attention import BACKENDS, Read, chosen, paged_attention
-from minikv.attention.tables import TableArray, as_tables
+from minikv.attention.tables import TableArray, as_tables, whole_lengths
+from minikv.checks import whole_number
 from minikv.pool import BlockPool, ReadTable
 
 #: (layer, q, k, v) -> attention output; all [batch, num_new, heads, head_dim], of k and v the kv heads
@@ -31,9 +32,12 @@ def store_and_attend(
         scale, backend: as in `paged_attention`.
 
     Raises:
-        ValueError: a request with fewer tokens than new ones, or no such backend. The function that is
-        returned raises what `write` and `paged_attention` raise.
+        ValueError: a request with fewer tokens than new ones, or no such backend. TypeError: num_new, a
+            length, a block id or an offset is no integer. IndexError: tables that do not hold so many tokens.
+            All before anything is stored. The function that is returned raises what `write` and
+            `paged_attention` raise.
     """
+    num_new, lengths = whole_number("num_new", num_new), whole_lengths(lengths)
     for length in lengths:
         if length < num_new:
             raise ValueError(f"a request of {length} tokens cannot have {num_new} new ones among them")

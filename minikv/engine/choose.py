@@ -32,7 +32,7 @@ class Chooser:
 
     def choose(self, plan: Many[Chunk], logits: Tensor) -> list[Chosen]:
         """Note what was stored, and choose where all is stored. logits: [chunks, vocab]."""
-        greedy: list[int] = logits.argmax(-1).tolist()
+        greedy = self._greedy(logits)
         chosen: list[Chosen] = []
         beams: dict[Request, list[int]] = {}
         for row, (request, sequence, num_new) in enumerate(plan):
@@ -42,26 +42,30 @@ class Chooser:
                 continue
             if sequence.num_stored == sequence.prompt_length:
                 self.scheduler.publish(request, sequence)
-            if request.params.beam_width:
+            params = request.params
+            if params.beam_width:
                 beams.setdefault(request, []).append(row)
                 continue
-            for index, each in self._choosers(request, sequence):
+            for index, each in ((0, sequence),) if params.n == 1 else self._choosers(request, sequence):
                 token = greedy[row]
-                if request.params.temperature:
-                    token = sample(logits[row], request.params.temperature, each.random)
+                if params.temperature:
+                    token = sample(logits[row], params.temperature, each.random)
                 self._append(request, each, token)
                 chosen.append((request, index, token))
         for request, rows in beams.items():
             chosen += self._choose_beams(request, logits[rows])
-        for request in dict.fromkeys(request for request, _, _ in chosen):
+        for request, _, _ in chosen:
             if request.first_token_at is None:
                 request.first_token_at = self.clock()
         return chosen
 
+    def _greedy(self, logits: Tensor) -> list[int]:
+        """The likeliest token of each row; of equal ones the first."""
+        likeliest: list[int] = logits.argmax(-1).tolist()
+        return likeliest
+
     def _choosers(self, request: Request, sequence: Sequence) -> list[tuple[int, Sequence]]:
         """Whose next token these logits tell, by index: the sequence's, or, behind the prompt, of all n."""
-        if request.params.n == 1:
-            return [(0, sequence)]
         if len(request.sequences) == request.params.n:
             return [(request.sequences.index(sequence), sequence)]
         for _ in range(1, request.params.n):

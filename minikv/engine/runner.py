@@ -1,23 +1,29 @@
 """Runs the model for one step of the engine: some requests decode, others are in the middle of their prompt.
 
 All new tokens go through the model's layers in one row. Only attention looks at requests one by one: those
-with as many new tokens as each other are read together.
+with as many new tokens as each other are read together. Where the model is small, those that decode take
+another way, through a step that is compiled as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minikv.attention import Read
+from minikv.attention import BACKENDS, Read, chosen
 from minikv.attention.step import Step, store_and_attend
 from minikv.attention.tables import TableArray
 from minikv.engine.request import Chunk, Sequence
-from minikv.gpt2 import GPT2
+from minikv.gpt2 import GPT2, gelu_tanh
 from minikv.pool import BlockPool
+
+if TYPE_CHECKING:
+    from minikv.compiled_step import CompiledStep
 
 
 class Runner:
@@ -33,6 +39,41 @@ class Runner:
 
     def run(self, chunks: Many[Chunk]) -> Tensor:
         """Store the chunks' tokens; logits [chunks, vocab_size] after each one's last token."""
+        if self._compiled is None:
+            return self._run_by_torch(chunks)
+        decoding = [i for i, chunk in enumerate(chunks) if chunk.num_new == 1]
+        if len(decoding) == len(chunks):
+            return self._decode(self._compiled, [chunk.sequence for chunk in chunks])
+        others = [i for i, chunk in enumerate(chunks) if chunk.num_new > 1]
+        logits = torch.empty(len(chunks), self.model.vocab_size)
+        logits[others] = self._run_by_torch([chunks[i] for i in others])
+        if decoding:
+            logits[decoding] = self._decode(self._compiled, [chunks[i].sequence for i in decoding])
+        return logits
+
+    @cached_property
+    def _compiled(self) -> CompiledStep | None:
+        """The decode step compiled as a whole, if there is one for this model and this way of reading."""
+        model, pool = self.model, self.pool
+        if (
+            type(model).__call__ is not GPT2.__call__
+            or model.weights is None
+            or model.activate is not gelu_tanh
+            or {model.dtype, pool.kv.dtype} != {torch.float32}
+            or chosen(self.backend, pool, ()) is not BACKENDS["cpu"]
+        ):
+            return None
+        from minikv.compiled_step import CompiledStep  # with its compiler, which takes a while to load
+
+        return CompiledStep(model, pool)
+
+    def _decode(self, compiled: CompiledStep, sequences: list[Sequence]) -> Tensor:
+        """One token of each."""
+        tokens = [sequence.token_ids[sequence.num_stored] for sequence in sequences]
+        lengths = [sequence.num_stored + 1 for sequence in sequences]
+        return compiled(tokens, self._rows.of(sequences), lengths)
+
+    def _run_by_torch(self, chunks: Many[Chunk]) -> Tensor:
         groups: dict[int, list[int]] = {}  # chunks by their number of tokens
         for i, chunk in enumerate(chunks):
             groups.setdefault(chunk.num_new, []).append(i)

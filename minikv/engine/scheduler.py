@@ -87,10 +87,13 @@ class Scheduler:
         self.preempted: list[Request] = []  # while the last step was planned
         self.alone: Request | None = None  # nobody runs beside it
         self.stuck: Request | None = None  # it finds no room, and nobody is left who could make any
+        self._steady: list[Chunk] = []  # the last plan, if it is the next one as well; else empty
 
     def schedule(self) -> list[Chunk]:
         """The work of the next step. Room for it is made, and it is noted as about to be written."""
         self.preempted, self.stuck = [], None
+        if self._goes_on():
+            return self._steady
         plan: list[Chunk] = []
         budget = self.max_step_tokens
         for request in list(self.running):
@@ -111,7 +114,20 @@ class Scheduler:
         for _, sequence, num_new in plan:
             if self.words is not None or sequence.num_stored + num_new > sequence.writable:
                 self._note_write(sequence, num_new)
+        if self.words is None and all(
+            c.sequence.pending == 1 and not c.request.params.beam_width for c in plan
+        ):
+            self._steady = plan
         return plan
+
+    def _goes_on(self) -> bool:
+        """Whether the last plan is the next one: all decode, nobody waits, nobody needs a block or has gone.
+
+        Most steps are such. Who has gone, or shares its last block since a fork, has no slot to write to.
+        """
+        if self.waiting or not all(s.num_stored < s.writable for _, s, _ in self._steady):
+            self._steady = []
+        return bool(self._steady)
 
     # ---- a running request ----------------------------------------------------------------
 

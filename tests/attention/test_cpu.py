@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from minikv.attention import cpu, paged_attention
 from minikv.attention.tables import TableArray
+from minikv.block_table import BlockTable
 from minikv.errors import UnwrittenSlotError
 from minikv.pool import BlockPool
 from tests.attention.test_attention import HEAD_DIM, Stored, dense, store
@@ -85,6 +88,62 @@ def test_bfloat16_is_read_as_it_is_and_added_up_in_float32(num_new: int) -> None
     out = paged_attention(q, pool, 0, [table], [600], backend="cpu")
     expected = dense(q[0], k.bfloat16().float(), v.bfloat16().float())
     assert (out[0] - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("num_new", [1, 5, 96])
+def test_reading_takes_no_longer_because_the_block_is_large(num_new: int) -> None:
+    """A pool of contiguous memory is one block; what is needed for a read must be as large as the read.
+
+    When it was as large as the block, the times were 3 to 12 times as long.
+    """
+    torch.set_num_threads(1)
+    q = torch.randn(1, num_new, 48, HEAD_DIM)
+    reads = [in_one_block(block_size) for block_size in (96, 1 << 18)]
+    outs, times = [], [[math.inf], [math.inf]]
+    for _ in range(15):
+        for stored, taken in zip(reads, times, strict=True):
+            start = time.perf_counter()
+            outs.append(read(stored, q))
+            taken.append(time.perf_counter() - start)
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    assert min(times[1]) < 2 * min(times[0])
+
+
+def in_one_block(block_size: int, length: int = 96) -> Stored:
+    """A request at the beginning of a pool of one block."""
+    torch.manual_seed(0)
+    pool, table = BlockPool(1, block_size, 2, 1, HEAD_DIM), BlockTable(block_size)
+    table.append_block(0)
+    k, v = torch.randn(2, length, 1, HEAD_DIM)
+    pool.write(1, range(length), k, v)
+    return Stored(pool, [table], [length], [(k, v)])
+
+
+@pytest.mark.parametrize("block_size", [16, 100])
+def test_an_empty_request_beside_a_prompt(block_size: int) -> None:
+    stored, q = store([40, 0, 20], block_size), torch.randn(3, 20, 4, HEAD_DIM)
+    out = read(stored, q)
+    assert not out[1].any()
+    for i in (0, 2):
+        assert (out[i] - dense(q[i], *stored.kv[i])).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("spare", [0, 1, 1000])
+@pytest.mark.parametrize("start", [0, 5])
+@pytest.mark.parametrize("num_new", [1, 3, 8, 20, 30])
+def test_a_run_anywhere_in_one_block(num_new: int, start: int, spare: int) -> None:
+    """As many scores as are seen, wherever in the block they begin and however much of it lies behind."""
+    torch.manual_seed(start + spare)
+    length = 30
+    pool = BlockPool(1, start + length + spare, 2, 2, HEAD_DIM)
+    pool.kv.fill_(math.nan)
+    table = BlockTable(pool.block_size, start)
+    table.append_block(0)
+    k, v = torch.randn(2, length, 2, HEAD_DIM)
+    pool.write(1, table.slots(0, length), k, v)
+    q = torch.randn(1, num_new, 4, HEAD_DIM)
+    out = paged_attention(q, pool, 1, [table], [length], backend="cpu")
+    assert (out[0] - dense(q[0], k, v)).abs().max() < 1e-5
 
 
 def test_what_is_stored_as_nan_or_infinity_shows() -> None:

@@ -115,6 +115,22 @@ def test_in_the_smallest_memory_that_is_not_refused_it_runs(
     raise AssertionError("it is always refused")
 
 
+# ---- continuous batching ---------------------------------------------------------------------------
+
+
+def test_who_comes_is_served_in_the_next_step() -> None:
+    """However long the others have been decoding: nobody waits for a batch to end."""
+    engine = make(num_blocks=64)
+    old = engine.submit(SIX, 30, ignore_eos=True)
+    for _ in range(6):  # in the seventh step it needs no block, so that nothing but the newcomer is new
+        engine.step()
+    new = engine.submit(TWENTY, 9, ignore_eos=True)
+    assert [request for request, _, _ in engine.step().tokens] == [old, new]
+    finish(engine)
+    assert tokens(old) == fm.greedy(SIX, 30, True)
+    assert tokens(new) == fm.greedy(TWENTY, 9, True)
+
+
 # ---- 2: resume after preemption --------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -219,7 +220,67 @@ def sequences_that_have_parted_take_over_more_than_they_share(patch: Patch) -> N
     patch.setattr("minikv.engine.scheduler.common_prefix", lambda sequences: len(sequences[0].token_ids) - 1)
 
 
+# ---- whether the last plan goes on ---------------------------------------------------------------------
+
+
+@mutant
+def a_plan_goes_on_while_somebody_waits(patch: Patch) -> None:
+    """No text is wrong by it, but the newcomer stands at the door; a case sees it."""
+
+    def goes_on(real: Any, scheduler: Scheduler) -> bool:
+        waiting, scheduler.waiting = scheduler.waiting, deque()
+        try:
+            return bool(real(scheduler))
+        finally:
+            scheduler.waiting = waiting
+
+    around(patch, Scheduler, "_goes_on", goes_on)
+
+
+@mutant
+def a_plan_goes_on_without_room(patch: Patch) -> None:
+    around(patch, Scheduler, "_goes_on", lambda real, scheduler: bool(scheduler._steady))
+
+
+@mutant
+def a_plan_goes_on_while_one_of_it_has_room(patch: Patch) -> None:
+    def goes_on(real: Any, scheduler: Scheduler) -> bool:
+        return any(s.num_stored < s.writable for _, s, _ in scheduler._steady) and not scheduler.waiting
+
+    around(patch, Scheduler, "_goes_on", goes_on)
+
+
+@mutant
+def a_plan_of_prompts_goes_on(patch: Patch) -> None:
+    def schedule(real: Any, scheduler: Scheduler) -> list[Chunk]:
+        scheduler._steady = plan = real(scheduler)
+        return plan
+
+    around(patch, Scheduler, "schedule", schedule)
+
+
+@mutant
+def a_plan_of_beams_goes_on_in_the_old_order(patch: Patch) -> None:
+    def schedule(real: Any, scheduler: Scheduler) -> list[Chunk]:
+        plan: list[Chunk] = real(scheduler)
+        if all(chunk.sequence.pending == 1 for chunk in plan):
+            scheduler._steady = plan
+        return plan
+
+    around(patch, Scheduler, "schedule", schedule)
+
+
 # ---- what is run ---------------------------------------------------------------------------------------
+
+
+@mutant
+def who_decodes_beside_prompts_gets_their_rows(patch: Patch) -> None:
+    def run(real: Any, its: Any, chunks: list[Chunk]) -> Tensor:
+        logits: Tensor = real(its, chunks)
+        mixed = len({chunk.num_new == 1 for chunk in chunks}) == 2
+        return logits.flip(0) if mixed else logits
+
+    around(patch, runner.Runner, "run", run)
 
 
 @mutant
@@ -414,6 +475,10 @@ def case(name: str, *args: Any) -> Callable[[], None]:
 OTHERS = {  # what the walk does not see, or sees only as something that does not come to an end
     "a_stop_string_is_looked_for_in_the_newest_token_only": case(
         "test_a_stop_string_is_found_wherever_tokens_split_it"
+    ),
+    "a_plan_goes_on_while_somebody_waits": case("test_who_comes_is_served_in_the_next_step"),
+    "a_plan_of_beams_goes_on_in_the_old_order": case(
+        "test_in_the_smallest_memory_that_is_not_refused_it_runs", {}, 3, True
     ),
     "the_salt_is_forgotten": case("test_a_salt_keeps_tenants_apart", "hash"),
     "tokens_are_counted_when_they_are_computed_again": case("test_recompute_counts_every_token", 2),
