@@ -13,14 +13,17 @@ of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
 
+from minikv.attention import cpu
 from minikv.attention.cpu import (
     BORROWED,
     LOOSE,
@@ -32,11 +35,12 @@ from minikv.attention.cpu import (
     read_tile,
     store,
 )
-from minikv.attention.cpu import warm_up as warm_up_kernel
 from minikv.attention.tables import TableArray
 from minikv.checks import whole_number
 from minikv.gpt2 import GPT2
 from minikv.pool import BlockPool, ReadTable
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 ROWS = 8  # requests that go through the layers together: each number of a matrix is fetched once for them
 
@@ -126,7 +130,7 @@ class CompiledStep:
 
 def warm_up() -> None:
     """Compile this and the kernel, or load what was compiled before. The first time: a minute."""
-    warm_up_kernel()
+    cpu.warm_up()
     model = GPT2.from_pretrained(device="cpu")
     pool = BlockPool(1, 1, model.num_layers, model.num_heads, model.head_dim)
     CompiledStep(model, pool)([0], TableArray(np.zeros((1, 1), dtype=np.int32), [0]), [1])
@@ -286,7 +290,20 @@ def _tile(
     return sound
 
 
+def _kept_with(source: str) -> Callable[[F], F]:
+    """Numba compiles a function anew when its own file has changed. This one calls functions of another file,
+    whose state goes into its name, by which what was compiled is found again."""
+    state = sha256(Path(source).read_bytes()).hexdigest()[:12]
+
+    def named(function: F) -> F:
+        function.__qualname__ += f"_{state}"
+        return function
+
+    return named
+
+
 @njit(parallel=True, cache=True, **LOOSE)
+@_kept_with(cpu.__file__)
 def _tiles(
     tokens: Array, model: Weights, eps: float, kv: Array, block_ids: Array, offsets: Array, ends: Array,
     written: Array, touched: Array, scale: float, part: int, rows: int, logits: Array,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from minikv.attention import reference
+from minikv.attention import cpu, reference
 from minikv.attention.step import store_and_attend
 from minikv.attention.tables import TableArray
 from minikv.block_table import BlockTable
-from minikv.compiled_step import CompiledStep, _gelu
+from minikv.compiled_step import CompiledStep, _gelu, _tiles
 from minikv.engine.engine import Engine
 from minikv.engine.request import Chunk, Sequence
 from minikv.engine.runner import Runner
@@ -292,3 +293,10 @@ def test_gelu_by_itself() -> None:
     _gelu(y)
     expected = F.gelu(torch.from_numpy(x).double(), approximate="tanh").numpy()
     assert (np.abs(y[0] - expected) <= 3e-7 * np.maximum(1, np.abs(expected))).all()
+
+
+def test_a_changed_kernel_is_a_changed_step(tiny: GPT2) -> None:
+    """Numba looks for changes in the file of the function that it keeps; the step calls another file's."""
+    Scene(tiny, [3]).step()
+    kernel = sha256(Path(str(cpu.__file__)).read_bytes()).hexdigest()[:12]
+    assert list(Path(_tiles.stats.cache_path).glob(f"compiled_step._tiles_{kernel}-*.nbi"))

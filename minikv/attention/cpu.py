@@ -44,7 +44,6 @@ Array = np.ndarray
 
 TILE = 8  # new tokens
 LINE = 64  # bytes that come from memory together
-PAGE = 4096  # bytes; up to its end a processor goes on fetching by itself
 PART = 512  # tokens; at least one block
 SMALL = 1 << 16  # products of numbers of q and k: below it, to wake another thread costs more than it helps
 
@@ -404,7 +403,7 @@ def _block(
     kv_heads, block_size = kv.shape[3:5]
     runs = kv[layer, block_id].reshape(2 * kv_heads, block_size, head_dim)
     group = heads // kv_heads
-    waits = rows == 1 and block_size * head_dim * kv.itemsize >= PAGE
+    waits = rows == 1
     for h in range(heads):
         r = h // group
         for j in range(rows):

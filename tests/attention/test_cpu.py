@@ -38,7 +38,7 @@ def only(stored: Stored, i: int) -> Stored:
     return Stored(stored.pool, [stored.tables[i]], [stored.lengths[i]], [stored.kv[i]])
 
 
-# With a head_dim of 64 a head's keys fill a page of memory: a lone query fetches ahead.
+# A head_dim of less than a vector, and one of several.
 @pytest.mark.parametrize("head_dim", [HEAD_DIM, 64])
 @pytest.mark.parametrize("num_new", [1, 5, 8, 9, 40])
 def test_the_number_of_threads_changes_no_bit(num_new: int, head_dim: int) -> None:
