@@ -644,6 +644,41 @@ def test_without_widget_state_an_untrusted_notebook_shows_the_frame(lab: Lab, tm
     expect(page.locator(".jp-OutputArea-output pre")).to_contain_text("Free queue: P3 › P4 › P5")
 
 
+def test_what_was_put_aside_comes_back_as_it_was(lab: Lab) -> None:
+    """Rows of requests that have yet to come are kept with their boxes; each must look like a new one."""
+    page, block_map = shown_map(lab, "aside", STORY)
+    logical = block_map.locator(".mk-logical")
+
+    def looks() -> object:
+        return logical.evaluate(
+            """(node) => [...node.querySelectorAll('.mk-request, .mk-option')].map((each) => [
+                each.className, each.getAttribute('aria-label'), each.textContent, each.hidden,
+                each.getAttribute('tabindex'), each.getAttribute('aria-selected')])"""
+        )
+
+    def pressed(key: str, step: int) -> object:
+        timeline(block_map).press(key)
+        expect(title(block_map)).to_have_text(f"Step {step} of 23")
+        return looks()
+
+    first = pressed("End", 23)
+    assert pressed("Home", 0) == []
+    assert pressed("End", 23) == first
+    for step in range(22, -1, -1):
+        pressed("ArrowLeft", step)
+    for step in range(1, 23):
+        pressed("ArrowRight", step)
+    assert pressed("ArrowRight", 23) == first
+    for step in range(22, 13, -1):
+        pressed("ArrowLeft", step)
+    block_map.locator(".mk-box").first.focus()  # the tab stop goes with the focus
+    page.keyboard.press("ArrowDown")
+    pressed("Home", 0)
+    for step in range(1, 15):
+        pressed("ArrowRight", step)
+    expect(logical.locator('.mk-option[tabindex="0"]')).to_have_count(1)
+
+
 @pytest.mark.parametrize("blocks", [50, 1000])
 def test_a_seek_over_ten_thousand_events(lab: Lab, blocks: int) -> None:
     _, block_map = shown_map(lab, f"long{blocks}", LONG.replace("BLOCKS", str(blocks)))

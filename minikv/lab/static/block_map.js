@@ -129,6 +129,7 @@ class View {
     this.model = model;
     this.player = new Player(model.get("_chunks").flatMap((chunk) => JSON.parse(chunk)));
     this.rows = []; // per request: {node, name, facts, list, boxes: [{node, signature, block}]}
+    this.aside = []; // rows of requests that have yet to come at this step; the next one's is the last
     this.cells = []; // per block: {node, signature}
     this.linked = [];
     this.hovered = null; // what the pointer or the focus is on: {block, request, index}
@@ -549,6 +550,7 @@ class View {
     this.root.classList.toggle("is-big", big);
     for (const row of this.rows) row.node.remove(); // what was drawn in the other size is of no use
     this.rows = [];
+    this.aside = [];
     this.cells = [];
   }
 
@@ -646,13 +648,13 @@ class View {
     const inside = this.big ? "coloured as far as it is written" : "each cell a token";
     setText(this.logicalHint, `each box is a block of ${slots}, ${inside}`);
     setText(this.poolHint, this.big ? "×n = ref count above 1" : "bold = ref count · #n = place in the free queue");
-    while (this.rows.length > state.requests.length) this.rows.pop().node.remove();
+    while (this.rows.length > state.requests.length) this.putAside(this.rows.pop());
     state.requests.forEach((request, number) => this.drawRequest(state, request, number));
     setText(this.gone, state.requests.length ? goneText(state.requests) : "No request yet.");
   }
 
   drawRequest(state, request, number) {
-    if (number === this.rows.length) this.rows.push(this.newRow(number));
+    if (number === this.rows.length) this.rows.push(this.takeBack() ?? this.newRow(number));
     const row = this.rows[number];
     row.node.hidden = !isShown(request);
     row.node.classList.toggle("is-acting", this.frame.request === number);
@@ -668,6 +670,19 @@ class View {
     while (row.boxes.length > request.blocks.length) row.boxes.pop().node.remove();
     request.blocks.forEach((block, index) => this.drawBox(state, request, row, number, index, block));
     drawWaiting(row, waiting);
+  }
+
+  putAside(row) {
+    // With its boxes: who seeks to the start comes back, and a thousand boxes take a while to make.
+    tabStopOf(row.node)?.setAttribute("tabindex", "-1");
+    row.node.remove();
+    this.aside.push(row);
+  }
+
+  takeBack() {
+    const row = this.aside.pop(); // rows go from the last one on, so this is the one that went from here
+    if (row) this.logical.append(row.node);
+    return row;
   }
 
   newRow(number) {
