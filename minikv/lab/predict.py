@@ -6,11 +6,12 @@
     guess.mark(block_table=table.block_ids, free_blocks=manager.num_free_blocks)
 
 A box left empty is no mistake: the answer is shown and the notebook runs on. A number may be typed as
-3, 3., 3rd, #3, P3 or three, a large one as 262,144, and where numbers were asked for, other words beside
+3, 3., 3rd, #3, P3, 3x or three, a large one as 262,144, and where numbers were asked for, other words beside
 them do no harm. Quotes are left away; no is False, yes is True; [] and none are empty, or 0 where a number
-was asked for; "only B" is B; and a question such as "Bo has …", "reader broken: Bo has …" or "Bo has …, when
-it is broken" may be answered by the whole sentence. I5 is 5; 25 %, ~25 and 25kb are 25; 1x96 is two numbers.
-A number that one can only estimate is marked with `within`, and is near if it differs by no more:
+was asked for; "only B" is B; 3 and 3rd are "third"; behind yes, no, third or more the answer may go on; and a
+question such as "Bo has …", "reader broken: Bo has …" or "Bo has …, when it is broken" may be answered by the
+whole sentence. I5 is 5; 25 %, ~25 and 25kb are 25; 1x96 is two numbers. A number that one can only estimate
+is marked with `within`, and is near if it differs by no more:
 
     guess.mark(share=25, within={"share": 10})
 
@@ -41,8 +42,8 @@ _WORD_WITH_STOP = re.compile(r"\b([^\W\d]+)\.(?=\s|$)")  # as in "gold cups."
 _ABOUT = re.compile(r"(?<!\w)[~≈<≤]+\s*(?=\d)")
 _FRACTION = re.compile(r"(\d+)\s*[/:÷]\s*(\d+)")
 _TIMES = re.compile(r"(?<=\d)\s*[x×*]\s*(?=\d)")
-_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th|%|[kmg]i?b|ms)?\.?", re.IGNORECASE)
-_DECIMAL = re.compile(r"([+-]?\d+\.\d+)(?:%|[kmg]i?b|ms)?", re.IGNORECASE)
+_NUMBER = re.compile(r"[#p]?([+-]?\d+)(?:st|nd|rd|th|%|[kmg]i?b|ms|[x×])?\.?", re.IGNORECASE)
+_DECIMAL = re.compile(r"([+-]?\d+\.\d+)(?:%|[kmg]i?b|ms|[x×])?", re.IGNORECASE)
 _INVARIANT = re.compile(r"i([1-6])", re.IGNORECASE)
 _QUOTES = re.compile(r"(?<!\w)['‘]|['’](?!\w)|[\"`“”]")  # an apostrophe within a word is none
 _THOUSANDS = re.compile(r"(?<![\w,.])\d{1,3}(?:[,_'’]\d{3})+(?![\w,])")
@@ -53,6 +54,19 @@ _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
 ).split()
+
+
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
+#: Behind one of these, more may be said: "no, it waits", "third request", "more than 16".
+_OPENERS = {
+    "yes",
+    "no",
+    "true",
+    "false",
+    *_ORDINALS,
+    *"more less fewer longer shorter larger smaller higher lower".split(),
+}
+_VERBS = {"rise", "fall", "stay", "grow", "shrink", "wait", "end", "run"}
 
 
 class PredictionBoxes(anywidget.AnyWidget):
@@ -243,6 +257,8 @@ def _said(question: str, text: str, true: list[str]) -> list[str]:
     start = _cells(question.partition("…")[0].rpartition(":")[2]) if "…" in question else []
     if start and [cell.lower() for cell in cells[: len(start)]] == [cell.lower() for cell in start]:
         return cells[len(start) :]
+    if len(cells) > len(true) == 1 and true[0].lower() in _OPENERS and _means(cells[0]) == _means(true[0]):
+        return cells[:1]
     if len(cells) > len(true):
         return [cell for cell in cells if cell.lower() not in _FILLERS]
     return cells
@@ -278,7 +294,12 @@ def _in_terms_of(true: list[str], said: list[str]) -> list[str]:
     if 0 < len(said) < len(true):
         said = _beside(said, true)
     pairs = zip_longest(said, true[: len(said)], fillvalue="")
-    return [b if _means(a) == _means(b) else a for a, b in pairs]
+    return [b if _means(a) == _means(b) or _is_form_of(b, a) else a for a, b in pairs]
+
+
+def _is_form_of(verb: str, said: str) -> bool:
+    """Such as rises for rise."""
+    return verb.lower() in _VERBS and said.lower() == f"{verb.lower()}s"
 
 
 def _in_any_order(said: list[str], true: list[str]) -> list[str]:
@@ -307,6 +328,8 @@ def _beside(said: list[str], true: list[str]) -> list[str]:
 def _means(cell: str) -> str:
     """What a cell says, whichever of several ways it is said in."""
     word = _number(cell) or _of_invariant(cell) or cell.lower()
+    if word in _ORDINALS:
+        return str(_ORDINALS.index(word) + 1)
     return next((min(words) for words in _SAME_WORDS if word in words), word)
 
 

@@ -378,3 +378,45 @@ def test_the_sentence_may_be_said_where_the_question_goes_on():
     for typed in ("Ada has six gold coins", "six gold coins"):
         assert predict(full=full).answer(full=typed).mark(full="six gold coins").right == 1
     assert predict(full=full).answer(full="Ada has two gold coins").mark(full="six gold coins").right == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("3x", 3),
+        ("3×", 3),
+        ("3 x", 3),
+        ("4.6x", 4.6),
+        ("3", "third"),
+        ("3rd", "third"),
+        ("third request", "third"),
+        ("the third", "third"),
+        ("stays", "stay"),
+        ("Falls", "fall"),
+        ("No, it waits", False),
+        ("no, it waits", "no"),
+        ("yes, it fits", True),
+        ("More than 16", "more"),
+    ],
+)
+def test_what_people_typed_and_meant_right(typed, told):
+    marks = predict(what="it").answer(what=typed).mark(what=told)
+    assert marks.right == 1, marks
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("4x", 3),
+        ("2", "third"),
+        ("second request", "third"),
+        ("falls", "stay"),
+        ("Yes, it waits", False),
+        ("less than 16", "more"),
+        ("B and C", "B"),
+        ("than more", "more"),
+        ("kite", "kites"),
+    ],
+)
+def test_what_people_typed_and_meant_wrong(typed, told):
+    assert predict(what="it").answer(what=typed).mark(what=told).right == 0
