@@ -94,7 +94,7 @@ class RunScene(StepScene):
         self.requests = [self._stored(tokens)]
 
 
-def step_times(tokens: int, rounds: int = 11) -> dict[str, float]:
+def step_times(tokens: int, rounds: int = 25) -> dict[str, float]:
     """Milliseconds of the request's next step through a whole model, for each of WAYS.
 
     Raises:

@@ -12,7 +12,9 @@ from typing import Any
 
 from minikv.engine.contiguous import Run
 from minikv.lab.exercises import check
+from minikv.lab.exercises.exercise import folded
 from minikv.lab.exercises.modes import broken_by, foreign, why_not
+from minikv.lab.exercises.modes import regrow as ours
 from minikv.lab.modes_bench import RunBench
 from minikv.lab.modes_picture import MemoryPicture
 
@@ -38,6 +40,7 @@ class RegrowTryout:
             before a run slides; None if nothing ran.
         kinds: how often a run stayed, moved, slid, or found no room.
         tokens_moved: in the whole run.
+        ours: what comes of the same requests with our rule; None if that need not be said.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,19 +51,26 @@ class RegrowTryout:
         self.picture: MemoryPicture | None = None
         self.kinds = {"stayed": 0, "moved": 0, "slid": 0, "found no room": 0}
         self.tokens_moved = 0
+        self.ours: RegrowTryout | None = None
 
     def __repr__(self) -> str:
         if self.said is None:
             return f"{self.name} is not written yet."
-        counts = ", ".join(f"{kind} {count}×" for kind, count in self.kinds.items())
-        lines = [f"With {self.name} {self.said}", f"Runs {counts}; {self.tokens_moved} tokens were moved."]
+        lines = self._lines()
+        if self.ours is not None:
+            lines += self.ours._lines()
         if self.first:
             lines.append(f"First divergence: {self.first}")
         elif self.accepted and not self.stopped:
             lines.append("Every place asked for in this run as ours.")
         elif not self.stopped:
-            lines.append('check("09.regrow", …) rejects it: some state of memory that does not come up here.')
-        return "\n".join(lines)
+            lines.append('check("09.regrow", …) rejects it, for a reason that this run does not show.')
+        return folded("\n".join(lines), indent="  ")
+
+    def _lines(self) -> list[str]:
+        """How the run went: the answer, and what the runs did."""
+        counts = ", ".join(f"{kind} {count}×" for kind, count in self.kinds.items())
+        return [f"With {self.name} {self.said}", f"  runs {counts}; {self.tokens_moved} tokens were moved."]
 
 
 class _NoPlace(Exception):
@@ -82,6 +92,15 @@ def try_regrow(regrow: Callable[..., Any]) -> RegrowTryout:
     if "not answered yet" in verdict.message:
         return tried
     tried.accepted = verdict.ok
+    _serve(regrow, tried)
+    if tried.first:
+        tried.ours = RegrowTryout("ours")
+        _serve(ours, tried.ours)
+    return tried
+
+
+def _serve(regrow: Callable[..., Any], tried: RegrowTryout) -> None:
+    """Run STORY with this rule, and note what came of it."""
     bench = RunBench(num_slots=32, reserve="grow", headroom=1)
     requests = [bench.submit(prompt, limit) for prompt, limit in STORY]
     _stand_in(bench, regrow, tried)
@@ -93,16 +112,15 @@ def try_regrow(regrow: Callable[..., Any]) -> RegrowTryout:
         reason = "" if isinstance(error, _NoPlace) else f" with {type(error).__name__}: {error}"
         tried.said, tried.stopped = f"the run stops{reason}.", True
     tried.tokens_moved = bench.manager.tokens_moved
-    return tried
 
 
 def _stand_in(bench: RunBench, regrow: Callable[..., Any], tried: RegrowTryout) -> None:
     """Let the bench's manager ask `regrow` where a run that holds slots goes."""
     manager: Any = bench.manager
-    ours = manager._room
+    engines = manager._room
 
     def room(table: Run, size: int) -> int | None:
-        right = ours(table, size)
+        right = engines(table, size)
         if not table.capacity:
             return right
         state = table.offset, table.capacity, list(manager.holes), size

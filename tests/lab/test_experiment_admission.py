@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minikv.lab.exercises import check, get
+from minikv.lab.exercises import check, get, solution
 from minikv.lab.exercises.experiment import admit, closest
 from minikv.lab.experiment_admission import (
     admitting,
@@ -138,3 +138,10 @@ def test_a_careless_rule_is_shown_a_growth_that_it_did_not_see():
     said = check("10.admit", spare_block).message
     assert "running [(4, 20)], a pool of 5 blocks with 4 slots each" in said
     assert "may need 10 blocks, and there are 5" in said
+
+
+def test_the_solution_is_code_and_both_its_rules_pass():
+    scope = {}
+    exec(str(solution("10.admit")), scope)
+    assert check("10.admit", scope["admit"]).ok
+    assert check("10.admit", scope["closest"]).ok

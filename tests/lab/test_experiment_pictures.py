@@ -105,3 +105,11 @@ def test_the_fitting_explorer_without_a_kernel():
     data = FittingExplorer()._repr_mimebundle_()
     assert data["text/html"].startswith('<img alt="16,384 slots')
     assert "paged 40, contiguous 27, 1.48 times" in data["text/plain"]
+
+
+@pytest.mark.parametrize(("timeout", "served"), [("3.8 s", 5), ("3.9 s", 6)])
+def test_the_time_out_that_notebook_10_names(timeout, served):
+    explorer = SceneExplorer(SIX)
+    explorer.timeout.value = timeout
+    assert explorer.outcome.counts["success"] == served
+    assert explorer.outcome.counts["timeout"] == 6 - served

@@ -58,6 +58,8 @@ def test_the_rule_is_the_engines(case):
         ("best fit, not the first", "The first hole that takes all of it begins at", None),
         ("slides only as far as it must", "It slides to the beginning of the hole before it", None),
         ("never moves", "neither free nor the run's own", "I1"),
+        ("empties the list of holes", "the list of holes was changed; only look at it", None),
+        ("sorts the list of holes", "the list of holes was changed; only look at it", None),
     ],
 )
 def test_the_mistake_is_named(mistake, said, invariant):
@@ -86,6 +88,23 @@ def test_the_solution_goes_as_ours_does_and_meets_every_kind():
     assert tried.said == "the model says: Bo has two gold cups . (1 preempted)"
     assert repr(tried).endswith("Every place asked for in this run as ours.")
     assert tried.picture is not None and tried.picture.aim == (0, 15)
+
+
+def test_ours_stands_beside_what_goes_another_way_and_only_there():
+    tried = try_regrow(WRONG["never slides"])
+    assert tried.ours.said == try_regrow(RIGHT).said and tried.ours.kinds == try_regrow(RIGHT).kinds
+    lines = repr(tried).splitlines()
+    assert lines[0].endswith("(3 preempted)") and lines[2] == (
+        "With ours the model says: Bo has two gold cups . (1 preempted)"
+    )
+    assert "slid 0×" in lines[1] and "slid 1×" in lines[3]
+    assert try_regrow(RIGHT).ours is None and "With ours" not in repr(try_regrow(RIGHT))
+
+
+def test_a_list_that_is_changed_is_not_the_engines():
+    tried = try_regrow(WRONG["empties the list of holes"])
+    assert tried.first is None and not tried.accepted
+    assert "rejects it, for a reason that this run does not show" in repr(tried)
 
 
 def test_a_place_that_is_somebody_elses_stops_the_run():

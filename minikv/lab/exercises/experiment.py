@@ -164,7 +164,7 @@ def closest(newcomer, running, num_blocks, block_size):
     everybody = [*running, newcomer]
     for step in range(max(longest - stored for stored, longest in everybody) + 1):
         going = [stored + step for stored, longest in everybody if stored + step <= longest]
-        if sum(ceil(tokens / block_size) for tokens in going) > num_blocks:
+        if sum(-(-tokens // block_size) for tokens in going) > num_blocks:
             return False
     return True
 
@@ -173,7 +173,7 @@ def _but(old: str, new: str) -> Callable[..., Any]:
     """The solution with one thing changed in its text: a mistake."""
     source = inspect.getsource(admit)
     assert source.count(old) == 1, old
-    scope = dict(globals())
+    scope = {**globals(), "ceil": ceil}
     exec(source.replace(old, new), scope)
     wrong: Callable[..., Any] = scope["admit"]
     return wrong
@@ -187,6 +187,12 @@ _DOWN = "sum(longest // block_size for stored, longest in everybody)"
 _IN_TOKENS = "sum(longest for stored, longest in everybody)"
 _MEAN = "sum(ceil((stored + longest) / 2 / block_size) for stored, longest in everybody)"
 _LARGEST = "max(ceil(longest / block_size) for stored, longest in everybody) * len(everybody)"
+
+
+def _solution() -> str:
+    """Both rules as code: the one that is asked for, and the closest one, which the judge takes, too."""
+    asked = inspect.getsource(admit).replace("  # noqa: D103 - it is what `solution` shows", "")
+    return f"{asked}\n\n{inspect.getsource(closest)}"
 
 
 def _admit(rng: random.Random) -> Exercise:
@@ -207,7 +213,7 @@ def _admit(rng: random.Random) -> Exercise:
             "Add that up for all that run and for the newcomer, and compare with num_blocks. Equal still "
             "fits.",
         ),
-        solution=inspect.getsource(admit).replace("  # noqa: D103 - it is what `solution` shows", ""),
+        solution=_solution(),
         right=admit,
         wrong=(
             ("only what is stored now must fit, as in our scheduler", _but(_SUM, _PROMPT_FITS)),

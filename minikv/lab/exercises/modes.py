@@ -53,8 +53,9 @@ def _slot(rng: random.Random) -> Exercise:
         ),
         hints=(
             "How many slots does each reserve? The last token's KV is never stored.",
-            f"A {sizes[0]}, B {sizes[1]}, C {sizes[2]}, D {sizes[3]}. Is the hole that B left large enough?",
-            f"It has {sizes[1]} slots, too few for {sizes[3]}. So D begins behind C; position p is p on.",
+            f"A reserves {prompts[0]} + {limits[0]} - 1 = {sizes[0]} slots; the others likewise. Is the hole "
+            "that B left large enough for D?",
+            f"It has {sizes[1]} slots, and D takes more. So D begins behind C; position p is p on.",
         ),
         solution=f"({start}, {start + position}): D takes {sizes[3]} slots, B left {sizes[1]}, so D begins "
         f"behind C, at {sizes[0]} + {sizes[1]} + {sizes[2]} = {start}",
@@ -129,7 +130,8 @@ def _contiguous_wins(rng: random.Random) -> Exercise:
             "What does paged memory waste, and when does contiguous memory reserve nothing in vain?",
             "Paged memory rounds up to whole blocks, and that costs most where prompt and answer are short "
             "compared with a block. Contiguous memory reserves nothing in vain if the limit is what is said.",
-            "asked(requests=24, slots=192, limit=6, people=2) with blocks of 16",
+            "Try prompts of 11 and 17 tokens (people=2), and the limit that every answer needs. What does a "
+            "block of 16 waste then? Let more requests come than fit at once.",
         ),
         solution="For instance asked(requests=24, slots=192, limit=6, people=2): every answer has 6 tokens "
         "and the server knows it, so nothing is reserved in vain; blocks of 16 round up.",
@@ -286,6 +288,18 @@ def _never_moves(start, held, holes, size):
     return start
 
 
+def _empties_the_list(start, held, holes, size):
+    said = regrow(start, held, holes, size)
+    holes.clear()
+    return said
+
+
+def _sorts_the_list(start, held, holes, size):
+    said = regrow(start, held, holes, size)
+    holes.sort(key=lambda hole: hole[1])
+    return said
+
+
 def _untouched(start, held, holes, size):
     return ...
 
@@ -329,6 +343,8 @@ def _regrow(rng: random.Random) -> Exercise:
             ("takes the largest hole if enough is free in all", _counts_all_that_is_free),
             ("slides only as far as it must", _a_shorter_slide),
             ("never moves", _never_moves),
+            ("empties the list of holes", _empties_the_list),
+            ("sorts the list of holes", _sorts_the_list),
             ("untouched starter", _untouched),
         ),
     )  # fmt: skip
@@ -377,8 +393,9 @@ def _judge_regrow(answer: Any) -> Verdict:
     cases = _cases()
     for start, held, holes, size in cases:
         call = f"regrow({start}, {held}, {holes}, {size})"
+        theirs = list(holes)
         try:
-            said = answer(start, held, list(holes), size)
+            said = answer(start, held, theirs, size)
         except Exception as error:  # a learner's code may raise anything; it is shown, not hidden
             return Verdict(False, f"{call}: {type(error).__name__}: {error}")
         if said is ...:
@@ -388,6 +405,8 @@ def _judge_regrow(answer: Any) -> Verdict:
             why = why_not(said, start, held, holes, size)
             broken = broken_by(said, start, held, holes, size)
             return Verdict(False, f"{call} is {said!r}, should be {right}. {why}", broken)
+        if theirs != holes:
+            return Verdict(False, f"{call}: the list of holes was changed; only look at it")
     return Verdict(True, f"right in {len(cases)} states of memory")
 
 
@@ -412,7 +431,7 @@ def why_not(said: Any, start: int, held: int, holes: Sequence[Hole], size: int) 
     """What is wrong about a place, in a sentence."""
     right = by_slots(start, held, holes, size)
     if said is None:
-        return "The request would be sent back, though there is a place."
+        return "The request would be preempted, though there is a place."
     if isinstance(said, bool) or not isinstance(said, int):
         return "A place is the number of its first slot, or None."
     taken = foreign(said, start, held, holes, size)
