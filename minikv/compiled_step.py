@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import config, njit, prange
 from torch import Tensor
 
 from minikv.attention import cpu
@@ -37,7 +37,7 @@ from minikv.attention.cpu import (
 )
 from minikv.attention.tables import TableArray
 from minikv.checks import whole_number
-from minikv.gpt2 import GPT2
+from minikv.gpt2 import GPT2, gelu_tanh
 from minikv.pool import BlockPool, ReadTable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,13 +74,16 @@ class Weights(NamedTuple):
 
 
 class CompiledStep:
-    """The decode step of one model with one pool, both float32 and on the CPU.
+    """The decode step of one model with one pool. The model's numbers are copied: later changes are not seen.
 
-    Args:
-        model: with `weights`, since its matrices are small, and with gelu in its tanh form.
+    Raises:
+        ValueError: what `obstacle` says.
     """
 
     def __init__(self, model: GPT2, pool: BlockPool) -> None:
+        against = obstacle(model, pool)
+        if against is not None:
+            raise ValueError(f"{against}; such a step is run by torch, layer by layer")
         self.model, self.pool = model, pool
         self._weights, self._eps = _stacked(model), np.float32(model.eps)
 
@@ -90,7 +93,8 @@ class CompiledStep:
         """Store the last token of each request, and read: logits [batch, vocab_size].
 
         Args:
-            token_ids: one of each request. tables: a block table per request.
+            token_ids: one of each request.
+            tables: a block table per request; none reads what another one's new token is written to.
             lengths: tokens of each request, that one included.
 
         Raises:
@@ -99,11 +103,11 @@ class CompiledStep:
             TypeError: a token id that is no integer. UnwrittenSlotError: as read_layer.
         """
         kernel = Kernel(self.pool, tables, lengths, self.model.head_dim**-0.5)
-        tokens = np.array([whole_number("token id", token) for token in token_ids], dtype=np.int64)
-        ends = kernel.rows[2]
-        self._check(tokens, ends)
+        ids = [whole_number("token id", token) for token in token_ids]
+        self._check(ids, kernel.lengths)
+        tokens = np.array(ids, dtype=np.int64)
         logits = np.empty((len(tokens), self.model.vocab_size), dtype=np.float32)
-        threads = torch.get_num_threads()
+        threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)
         rows = max(1, min(ROWS, -(-len(tokens) // threads)))
         tiles = -(-len(tokens) // rows)
         sound = on_threads(
@@ -114,18 +118,37 @@ class CompiledStep:
             kernel.refuse(range(self.pool.num_layers))
         return torch.from_numpy(logits)
 
-    def _check(self, tokens: Array, ends: Array) -> None:
-        if tokens.shape != ends.shape:
-            raise ValueError(f"{tokens.size} tokens for {len(ends)} requests; give one token a request")
-        if not len(tokens):
+    def _check(self, ids: list[int], lengths: list[int]) -> None:
+        if len(ids) != len(lengths):
+            raise ValueError(f"{len(ids)} tokens for {len(lengths)} requests; give one token a request")
+        if not ids:
             raise ValueError("no requests; a step needs at least 1")
-        if ends.min() < 1:
+        if min(lengths) < 1:
             raise ValueError("a request has 0 tokens; the one that is to be stored makes 1")
-        if tokens.min() < 0 or tokens.max() >= self.model.vocab_size:
-            outside = tokens[(tokens < 0) | (tokens >= self.model.vocab_size)]
-            raise IndexError(f"token id {outside[0]} is outside the vocabulary of {self.model.vocab_size}")
-        if ends.max() > self.model.context:
-            raise IndexError(f"{ends.max()} tokens exceed the model's context of {self.model.context}")
+        if max(lengths) > self.model.context:
+            raise IndexError(f"{max(lengths)} tokens exceed the model's context of {self.model.context}")
+        for token in ids:
+            if not 0 <= token < self.model.vocab_size:
+                raise IndexError(f"token id {token} is outside the vocabulary of {self.model.vocab_size}")
+
+
+def obstacle(model: GPT2, pool: BlockPool) -> str | None:
+    """Why there is no compiled step of this model with this pool; None if there is."""
+    if model.weights is None:
+        return "the model has a large matrix, which is not kept as it came"
+    if model.activate is not gelu_tanh:
+        return "the model's activation is not gelu_new"
+    for name, each in (("model", model), ("pool", pool)):
+        dtype = pool.kv.dtype if each is pool else model.dtype
+        if each.device.type != "cpu" or dtype != torch.float32:
+            return f"the {name} holds {dtype} on {each.device.type}, not torch.float32 on cpu"
+    num_layers, _, _, num_kv_heads, _, head_dim = pool.kv.shape
+    if (num_layers, num_kv_heads, head_dim) != (model.num_layers, model.num_heads, model.head_dim):
+        return (
+            f"the pool is for {num_layers} layers, {num_kv_heads} heads and a head_dim of {head_dim}, "
+            f"the model has {model.num_layers}, {model.num_heads} and {model.head_dim}"
+        )
+    return None
 
 
 def warm_up() -> None:
@@ -137,9 +160,7 @@ def warm_up() -> None:
 
 
 def _stacked(model: GPT2) -> Weights:
-    if model.weights is None:
-        raise ValueError("the model has a large matrix, which is not kept as it came; a step is run by torch")
-    weights = {name: weight.numpy() for name, weight in model.weights.items()}
+    weights = {name: weight.detach().numpy() for name, weight in (model.weights or {}).items()}
 
     def stack(*names: str) -> Array:
         """Of all layers; what has several names in one, side by side."""
@@ -308,7 +329,7 @@ def _tiles(
     tokens: Array, model: Weights, eps: float, kv: Array, block_ids: Array, offsets: Array, ends: Array,
     written: Array, touched: Array, scale: float, part: int, rows: int, logits: Array,
 ) -> bool:  # fmt: skip
-    """All requests, `rows` at a time. False, and nothing stored, where a table names no block of the pool."""
+    """All requests, `rows` at a time. False, and nothing stored, if a new token's block is not the pool's."""
     if not has_room(kv, block_ids, offsets, ends, 1):
         return False
     batch = len(tokens)

@@ -29,7 +29,12 @@ TINY = Path(__file__).parent / "assets" / "tiny_gpt2"
 #: (layer, q, k, v) -> output, all [batch, num_new, num_heads, head_dim]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
-gelu_tanh = partial(F.gelu, approximate="tanh")
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """gelu_new, as Hugging Face calls it."""
+    return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
@@ -58,7 +63,7 @@ class GPT2:
         tokenizer: encode and decode; None if the checkpoint has no tokenizer.json.
         activate, eps: between the two matrices of a layer's MLP, and of the norms.
         weights: by the checkpoint's names, the layers' matrices as [out, in]; None for a model with a large
-            matrix, which is kept in another layout. (minikv/linear.py)
+            matrix, which is kept in another layout. (minikv/linear.py) Not to be changed once an engine ran.
     """
 
     def __init__(

@@ -66,7 +66,6 @@ class BlockPool:
         self.kv = torch.empty(sizes, device=usable_device(device), dtype=dtype)
         self._written, self._forgotten = torch.zeros(2, num_layers, num_blocks * block_size, dtype=torch.bool)
         self._touched = torch.zeros(num_layers, num_blocks, dtype=torch.bool)
-        self._marks = [(w.numpy(), t.numpy()) for w, t in zip(self._written, self._touched, strict=True)]
 
     @property
     def device(self) -> torch.device:
@@ -204,16 +203,16 @@ class BlockPool:
 
     def written(self, layer: int) -> np.ndarray:
         """Of each flat slot, whether this layer's K and V were written: bool [num_blocks * block_size]."""
-        self._check_layer(layer)
-        return self._marks[layer][0]
+        return self.marks(layer)[0]
 
     def marks(self, layer: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What `write` notes beside the numbers, for a kernel that writes by itself: bool arrays, of each
         flat slot whether it was written, and of each block whether it ever was; [layers, …] without one."""
+        written, touched = self._written.numpy(), self._touched.numpy()
         if layer is None:
-            return self._written.numpy(), self._touched.numpy()
+            return written, touched
         self._check_layer(layer)
-        return self._marks[layer]
+        return written[layer], touched[layer]
 
     def require_written(self, layer: int, slots: Tensor) -> None:
         """Raise UnwrittenSlotError (I6) unless all these flat slots of this layer were written."""

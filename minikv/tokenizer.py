@@ -40,13 +40,14 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of some token ids. Raises ValueError for an id outside the vocabulary."""
-        if not self._ids.issuperset(token_ids):
-            raise self._outside(next(token_id for token_id in token_ids if token_id not in self._ids))
-        return self._hf.decode(list(token_ids), skip_special_tokens=False)
+        ids = [int(token_id) for token_id in token_ids]
+        if not self._ids.issuperset(ids):
+            raise self._outside(next(token_id for token_id in ids if token_id not in self._ids))
+        return self._hf.decode(ids, skip_special_tokens=False)
 
     def word(self, token_id: int) -> str:
         """The text of one token, as pictures show it."""
-        if token_id not in self._ids:
+        if int(token_id) not in self._ids:
             raise self._outside(token_id)
         text: str = self._hf.decode([int(token_id)], skip_special_tokens=False).strip()
         return text or str(self._hf.id_to_token(int(token_id)))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
+import pickle
 import random
+import weakref
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -112,6 +116,28 @@ def test_models_of_any_shape(tmp_path: Path, settings: dict[str, Any], batch: in
     torch.testing.assert_close(found, scene.layer_by_layer(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("eps", [1e-1, 1e-12])
+def test_the_norms_use_the_checkpoints_epsilon(tmp_path: Path, eps: float) -> None:
+    model = GPT2.from_pretrained(save_random(tmp_path / "random", layer_norm_epsilon=eps), device="cpu")
+    scene = Scene(model, [3, 9, 16], 4)
+    torch.testing.assert_close(scene.step(), scene.layer_by_layer(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_mean_far_from_zero_costs_no_precision(tmp_path: Path) -> None:
+    model = GPT2.from_pretrained(save_random(tmp_path / "random"), device="cpu")
+    assert model.weights is not None
+    model.weights["wpe.weight"] += 100
+    scene = Scene(model, [3, 9, 16], 4)
+    torch.testing.assert_close(scene.step(), scene.layer_by_layer(), atol=1e-3, rtol=1e-3)
+
+
+def test_what_is_read_in_several_parts(tmp_path: Path) -> None:
+    """More tokens than one part of the kernel."""
+    model = GPT2.from_pretrained(save_random(tmp_path / "random", n_positions=1100), device="cpu")
+    scene = Scene(model, [513, 1024, 1025, 1100])
+    torch.testing.assert_close(scene.step(), scene.layer_by_layer(), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("offset", [1, 15])
 def test_offsets(tiny: GPT2, offset: int) -> None:
     scene = Scene(tiny, [1, 2, 17, 40, 512], 16, offset)
@@ -162,7 +188,11 @@ def test_the_number_of_threads_changes_no_bit(tiny: GPT2) -> None:
 def test_the_rest_of_the_batch_changes_no_bit(
     tiny: GPT2, tmp_path: Path, settings: dict[str, Any] | None
 ) -> None:
-    model = tiny if settings is None else GPT2.from_pretrained(save_random(tmp_path / "random", **settings))
+    model = (
+        tiny
+        if settings is None
+        else GPT2.from_pretrained(save_random(tmp_path / "random", **settings), device="cpu")
+    )
     scene = Scene(model, [40, 3, 33, 17, 24, 1, 30, 5, 38, 12, 9])
     together = scene.step()
     for i in range(len(scene.lengths)):
@@ -217,6 +247,53 @@ def test_a_slot_never_written_is_an_error_in_any_layer(tiny: GPT2, layer: int) -
         scene.step()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("i", [0, 3, 10, 19])
+def test_it_is_noticed_whosesoever_it_is(tiny: GPT2, i: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    scene = Scene(tiny, [20] * 20, 4)
+    slot = int(scene.tables[i].slots(7, 8)[0])
+    scene.pool.written(2)[slot] = False
+    with pytest.raises(UnwrittenSlotError, match=f"layer 2 reads slot {slot % 4} of block {slot // 4},"):
+        scene.step()
+
+
+@pytest.mark.parametrize("token", [2**31, 2**63, 2**70, -(2**70)])
+def test_a_token_of_any_size_outside_the_vocabulary(tiny: GPT2, token: int) -> None:
+    scene = Scene(tiny, [3])
+    with pytest.raises(IndexError, match="outside the vocabulary of 216"):
+        CompiledStep(tiny, scene.pool)([token], scene.tables, [3])
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((3, 4, 32), "3 layers"),
+        ((5, 4, 32), "5 layers"),
+        ((4, 3, 32), "3 heads"),
+        ((4, 8, 16), "8 heads"),
+        ((4, 4, 64), "head_dim of 64"),
+    ],
+)
+def test_a_pool_of_another_shape_is_refused(tiny: GPT2, shape: tuple[int, int, int], said: str) -> None:
+    """Compiled code looks at no bounds."""
+    with pytest.raises(ValueError, match=said):
+        CompiledStep(tiny, BlockPool(4, 16, *shape))
+
+
+def test_tables_laid_out_otherwise_compile_nothing(tiny: GPT2) -> None:
+    scene = Scene(tiny, [20, 20])
+    ids = np.array([table.block_ids for table in scene.tables], dtype=np.int32)
+    step = CompiledStep(tiny, scene.pool)
+    expected = step(scene.last, TableArray(ids, [0, 0]), [20, 20])
+    compiled = len(_tiles.signatures)
+    fixed = ids.copy()
+    fixed.flags.writeable = False
+    for other in (np.asfortranarray(ids), np.repeat(ids, 2, axis=1)[:, ::2], fixed, ids.astype(np.int64)):
+        assert torch.equal(step(scene.last, TableArray(other, [0, 0]), [20, 20]), expected)
+    assert len(_tiles.signatures) == compiled
+
+
 # ---- when the engine takes it ----------------------------------------------------------------------------
 
 
@@ -231,13 +308,16 @@ class Observed(GPT2):
 
 
 def test_where_it_is_taken(tiny: GPT2, tmp_path: Path) -> None:
-    pool = BlockPool(4, 16, tiny.num_layers, tiny.num_heads, tiny.head_dim)
     relu = GPT2.from_pretrained(save_random(tmp_path / "relu", activation_function="relu"), device="cpu")
     half = GPT2.from_pretrained(device="cpu", dtype=torch.bfloat16)
     wide = GPT2.from_pretrained(save_random(tmp_path / "wide", n_embd=512, n_layer=1), device="cpu")
     assert wide.weights is None
+    coarse = BlockPool(4, 16, tiny.num_layers, tiny.num_heads, tiny.head_dim, dtype=torch.bfloat16)
+    assert Runner(tiny, coarse, "cpu")._compiled is None
     for model, backend, taken in (
         (tiny, "auto", True),
+        (copy.deepcopy(tiny), "auto", True),
+        (pickle.loads(pickle.dumps(tiny)), "auto", True),
         (tiny, "cpu", True),
         (tiny, "gather", False),
         (tiny, reference.attend, False),
@@ -246,7 +326,9 @@ def test_where_it_is_taken(tiny: GPT2, tmp_path: Path) -> None:
         (wide, "auto", False),
         (Observed(tiny), "auto", False),
     ):
-        assert (Runner(model, pool, backend)._compiled is not None) is taken
+        own = BlockPool(4, 16, model.num_layers, model.num_heads, model.head_dim, dtype=model.dtype)
+        assert (Runner(model, own, backend)._compiled is not None) is taken
+    pool = BlockPool(4, 16, wide.num_layers, wide.num_heads, wide.head_dim)
     with pytest.raises(ValueError, match="large matrix"):
         CompiledStep(wide, pool)
 
@@ -299,4 +381,36 @@ def test_a_changed_kernel_is_a_changed_step(tiny: GPT2) -> None:
     """Numba looks for changes in the file of the function that it keeps; the step calls another file's."""
     Scene(tiny, [3]).step()
     kernel = sha256(Path(str(cpu.__file__)).read_bytes()).hexdigest()[:12]
-    assert list(Path(_tiles.stats.cache_path).glob(f"compiled_step._tiles_{kernel}-*.nbi"))
+    name = _tiles.py_func.__qualname__
+    assert name == f"_tiles_{kernel}"
+    assert list(Path(_tiles.stats.cache_path).glob(f"compiled_step.{name}-*.nbi"))
+
+
+def test_prompts_beside_who_decodes_whatever_torchs_usual_type_is(tiny: GPT2) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        engine = Engine(tiny, 64, 16, max_step_tokens=8)
+        engine.submit([1, 2, 3], 40, ignore_eos=True)
+        engine.step()
+        request = engine.submit(list(range(10, 30)), 5, ignore_eos=True)  # three chunks of its prompt
+        assert [engine.step().num_tokens for _ in range(4)] == [8, 8, 7, 2]
+        while not request.done:
+            engine.step()
+        assert len(request.result()[0].token_ids) == 5
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_an_idle_engine_can_be_copied_and_lets_its_requests_go(tiny: GPT2) -> None:
+    engine = Engine(tiny, 16, 16)
+    request = engine.submit([1, 2, 3], 4, ignore_eos=True)
+    while engine.has_work:
+        engine.step()
+    said, gone = request.result()[0].token_ids, weakref.ref(request)
+    del request
+    gc.collect()
+    assert gone() is None
+    twin = copy.deepcopy(engine)
+    for each in (twin, engine, twin):
+        assert each.generate([[1, 2, 3]], 4, ignore_eos=True)[0].token_ids == said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -386,3 +388,16 @@ def test_a_length_is_an_integer(length: Any) -> None:
     with pytest.raises(TypeError, match="length is"):
         pool.read_layer(0, [table], [length])
     assert pool.read_layer(0, [table], [np.int64(3)])[0].shape[2] == 3  # type: ignore[list-item]
+
+
+def test_a_copy_is_a_pool_of_its_own() -> None:
+    """What is written to it is marked in it, whoever writes."""
+    pool = BlockPool(2, 4, 1, 1, 8)
+    for twin in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):
+        table = BlockTable(4)
+        table.append_block(1)
+        twin.write(0, table.slots(0, 2), *torch.ones(2, 2, 1, 8))
+        assert twin.written(0).tolist() == [False] * 4 + [True] * 2 + [False] * 2
+        twin.written(0)[6] = True
+        twin.require_written(0, torch.tensor([4, 5, 6]))
+    assert not pool.written(0).any()

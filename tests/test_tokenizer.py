@@ -6,7 +6,9 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -121,3 +123,10 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a tokenizer"):
         Tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_ids_of_other_libraries(tokenizer: Tokenizer) -> None:
+    expected = tokenizer.decode([3, 5])
+    for ids in (torch.tensor([3, 5]), np.array([3, 5])):
+        assert tokenizer.decode(ids) == expected  # type: ignore[arg-type]
+        assert tokenizer.word(ids[0]) == tokenizer.word(3)  # type: ignore[arg-type]

@@ -162,10 +162,11 @@ def on_threads(threads: int, compiled: Callable[..., bool], *given: object) -> b
     with _entered:
         torch_threads = torch.get_num_threads()
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        sound = compiled(*given)
-        if torch.get_num_threads() != torch_threads:  # torch and Numba may share one OpenMP, which the
-            torch.set_num_threads(torch_threads)  # first parallel call sets to its own number
-    return sound
+        try:
+            return compiled(*given)
+        finally:
+            if torch.get_num_threads() != torch_threads:  # torch and Numba may share one OpenMP, which the
+                torch.set_num_threads(torch_threads)  # first parallel call sets to its own number
 
 
 def _plain(x: Tensor) -> np.ndarray:

@@ -81,7 +81,11 @@ def as_arrays(
     if len(ends) != len(most) or not all(0 <= end <= room for end, room in zip(ends, most, strict=True)):
         pool.row_slots(as_tables(tables, pool), ends)  # says what is wrong, and raises
         raise IndexError(f"lengths {ends} do not fit tables that hold {most} tokens")
-    return _narrow(block_ids), offsets.astype(np.int64, copy=False), np.array(ends, dtype=np.int64)
+    return (  # side by side and writable: for other arrays a kernel would be compiled anew
+        np.require(_narrow(block_ids), np.int32, ["C", "W"]),
+        np.require(offsets, np.int64, ["C", "W"]),
+        np.array(ends, dtype=np.int64),
+    )
 
 
 def _narrow(block_ids: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from minikv.attention import BACKENDS, Read, chosen
 from minikv.attention.step import Step, store_and_attend
 from minikv.attention.tables import TableArray
 from minikv.engine.request import Chunk, Sequence
-from minikv.gpt2 import GPT2, gelu_tanh
+from minikv.gpt2 import GPT2
 from minikv.pool import BlockPool
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Runner:
         if len(decoding) == len(chunks):
             return self._decode(self._compiled, [chunk.sequence for chunk in chunks])
         others = [i for i, chunk in enumerate(chunks) if chunk.num_new > 1]
-        logits = torch.empty(len(chunks), self.model.vocab_size)
+        logits = torch.empty(len(chunks), self.model.vocab_size, dtype=torch.float32)
         logits[others] = self._run_by_torch([chunks[i] for i in others])
         if decoding:
             logits[decoding] = self._decode(self._compiled, [chunks[i].sequence for i in decoding])
@@ -55,17 +55,12 @@ class Runner:
     def _compiled(self) -> CompiledStep | None:
         """The decode step compiled as a whole, if there is one for this model and this way of reading."""
         model, pool = self.model, self.pool
-        if (
-            type(model).__call__ is not GPT2.__call__
-            or model.weights is None
-            or model.activate is not gelu_tanh
-            or {model.dtype, pool.kv.dtype} != {torch.float32}
-            or chosen(self.backend, pool, ()) is not BACKENDS["cpu"]
-        ):
+        own = type(model) is not GPT2  # somebody's, that may compute otherwise
+        if own or model.device.type != "cpu" or chosen(self.backend, pool, ()) is not BACKENDS["cpu"]:
             return None
-        from minikv.compiled_step import CompiledStep  # with its compiler, which takes a while to load
+        from minikv.compiled_step import CompiledStep, obstacle  # whose compiler takes a while to load
 
-        return CompiledStep(model, pool)
+        return None if obstacle(model, pool) else CompiledStep(model, pool)
 
     def _decode(self, compiled: CompiledStep, sequences: list[Sequence]) -> Tensor:
         """One token of each."""

@@ -303,6 +303,7 @@ class Scheduler:
                 stack.callback(self._drop, sequence)
 
     def _drop(self, sequence: Sequence) -> None:
+        self._steady = []
         table, sequence.table = sequence.table, None
         sequence.num_stored = sequence.writable = 0
         if table is not None:

@@ -137,3 +137,40 @@ def test_the_result_has_the_type_of_the_query(dtype: torch.dtype) -> None:
 def test_fewer_threads_of_numba_than_of_torch() -> None:
     code = "import torch; torch.set_num_threads(2)\nfrom minikv.attention import cpu; cpu.warm_up()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "NUMBA_NUM_THREADS": "1"})
+
+
+def test_nothing_is_stored_if_a_later_block_of_a_chunk_is_not_there() -> None:
+    pool = BlockPool(8, 4, 1, 2, 8)
+    pool.kv.fill_(math.nan)
+    ids = TableArray(np.array([[0, 99]], dtype=np.int32), [0])
+    step = store_and_attend(pool, ids, [8], 8, backend="cpu")
+    with pytest.raises(IndexError, match="outside"):
+        step(0, torch.randn(1, 8, 4, 8), torch.randn(1, 8, 2, 8), torch.randn(1, 8, 2, 8))
+    assert pool.kv.isnan().all() and not pool.written(0).any()
+
+
+TWO_AT_ONCE = """
+import threading, torch
+from minikv.attention import paged_attention
+from minikv.block_table import BlockTable
+from minikv.pool import BlockPool
+torch.set_num_threads(2)
+pool, table = BlockPool(64, 16, 1, 12, 64), BlockTable(16)
+for block in range(64):
+    table.append_block(block)
+pool.write(0, table.slots(0, 1024), *torch.randn(2, 1024, 12, 64))
+q = torch.randn(4, 1, 12, 64)
+def read(): return paged_attention(q, pool, 0, [table] * 4, [1024] * 4, backend="cpu")
+expected, wrong = read(), []
+def often():
+    wrong.extend(i for i in range(200) if not torch.equal(read(), expected))
+threads = [threading.Thread(target=often) for _ in range(2)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+assert not wrong
+"""
+
+
+def test_two_threads_may_read_at_once() -> None:
+    """Numba's plainest thread pool ends the process when it is entered twice at a time."""
+    plain = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue", "NUMBA_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", TWO_AT_ONCE], check=True, env=plain)

@@ -131,6 +131,30 @@ def test_who_comes_is_served_in_the_next_step() -> None:
     assert tokens(new) == fm.greedy(TWENTY, 9, True)
 
 
+def test_the_prompt_of_who_comes_is_stored_in_chunks_as_large_as_the_budget() -> None:
+    """A step in which nothing else changes does not go by an older plan."""
+    engine = make(num_blocks=64, max_step_tokens=8)
+    engine.submit(SIX, 30, ignore_eos=True)
+    for _ in range(6):
+        engine.step()
+    engine.submit(TWENTY, 5, ignore_eos=True)
+    assert [engine.step().num_tokens for _ in range(4)] == [8, 8, 7, 2]
+    reports = finish(engine)
+    assert {index for report in reports for _, index, _ in report.tokens} == {0}
+
+
+def test_who_made_room_is_reported_once() -> None:
+    engine = make(num_blocks=4)
+    engine.submit([1] * 5, 11, ignore_eos=True)
+    young = engine.submit([2] * 5, 11, ignore_eos=True)
+    report = engine.step()
+    while not report.preempted:
+        report = engine.step()
+    assert report.preempted == [young]
+    engine.abort(young)
+    assert engine.step().preempted == []
+
+
 # ---- 2: resume after preemption --------------------------------------------------------------------
 
 
