@@ -195,6 +195,15 @@ def test_what_means_the_same_is_the_same(typed, told):
         ("[]", "3"),
         ("only A", "C"),
         ("none", "no"),
+        ("4x", 3),
+        ("2", "third"),
+        ("second request", "third"),
+        ("falls", "stay"),
+        ("Yes, it waits", False),
+        ("less than 16", "more"),
+        ("B and C", "B"),
+        ("than more", "more"),
+        ("kite", "kites"),
     ],
 )
 def test_what_does_not_is_not(typed, told):
@@ -402,21 +411,3 @@ def test_the_sentence_may_be_said_where_the_question_goes_on():
 def test_what_people_typed_and_meant_right(typed, told):
     marks = predict(what="it").answer(what=typed).mark(what=told)
     assert marks.right == 1, marks
-
-
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        ("4x", 3),
-        ("2", "third"),
-        ("second request", "third"),
-        ("falls", "stay"),
-        ("Yes, it waits", False),
-        ("less than 16", "more"),
-        ("B and C", "B"),
-        ("than more", "more"),
-        ("kite", "kites"),
-    ],
-)
-def test_what_people_typed_and_meant_wrong(typed, told):
-    assert predict(what="it").answer(what=typed).mark(what=told).right == 0
