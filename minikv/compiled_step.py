@@ -30,7 +30,7 @@ from minikv.attention.cpu import (
     Array,
     Kernel,
     exp,
-    has_room,
+    in_pool,
     on_threads,
     read_tile,
     store,
@@ -329,8 +329,8 @@ def _tiles(
     tokens: Array, model: Weights, eps: float, kv: Array, block_ids: Array, offsets: Array, ends: Array,
     written: Array, touched: Array, scale: float, part: int, rows: int, logits: Array,
 ) -> bool:  # fmt: skip
-    """All requests, `rows` at a time. False, and nothing stored, if a new token's block is not the pool's."""
-    if not has_room(kv, block_ids, offsets, ends, 1):
+    """All requests, `rows` at a time. False, and nothing stored, if a block is not the pool's."""
+    if not in_pool(kv, block_ids, offsets, ends):
         return False
     batch = len(tokens)
     sound = np.ones(-(-batch // rows), np.bool_)

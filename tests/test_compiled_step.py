@@ -215,6 +215,7 @@ def test_the_rest_of_the_batch_changes_no_bit(
         ({"lengths": [5]}, ValueError, "2 tables but 1 lengths"),
         ({"block": 99}, IndexError, "outside"),
         ({"block": -1}, IndexError, "outside"),
+        ({"block": 99, "entry": 0}, IndexError, "outside"),  # only earlier tokens lie there
     ],
 )
 def test_bad_input_changes_nothing(
@@ -223,7 +224,7 @@ def test_bad_input_changes_nothing(
     scene = Scene(tiny, [20, 20], 16)
     ids = np.array([[*table.block_ids, *[0] * 38] for table in scene.tables])
     if "block" in change:
-        ids[1, 1] = change["block"]
+        ids[1, change.get("entry", 1)] = change["block"]
     before, marks = scene.pool.kv.clone(), [mark.copy() for mark in scene.pool.marks()]
     with pytest.raises(error, match=said):
         CompiledStep(tiny, scene.pool)(

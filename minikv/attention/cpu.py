@@ -223,15 +223,18 @@ def _stored_as(x, like):  # type: ignore[no-untyped-def]  # Numba compares this 
     return lambda x, like: x
 
 
+@njit(**INNER)
+def _num_entries(offset: int, end: int, block_size: int) -> int:
+    """Entries of a table that hold `end` tokens."""
+    return 0 if end == 0 else (offset + end - 1) // block_size + 1
+
+
 @njit(**BORROWED)
-def has_room(kv: Array, block_ids: Array, offsets: Array, ends: Array, num_new: int) -> bool:
-    """Whether the blocks that each request's last new tokens go to are blocks of the pool."""
+def in_pool(kv: Array, block_ids: Array, offsets: Array, ends: Array) -> bool:
+    """Whether all blocks that hold the requests' tokens are blocks of the pool."""
     num_blocks, block_size = kv.shape[1], kv.shape[4]
     for i in range(len(ends)):
-        if ends[i] == 0 or num_new == 0:
-            continue
-        first = (offsets[i] + ends[i] - num_new) // block_size
-        for entry in range(first, (offsets[i] + ends[i] - 1) // block_size + 1):
+        for entry in range(_num_entries(offsets[i], ends[i], block_size)):
             if not 0 <= block_ids[i, entry] < num_blocks:
                 return False
     return True
@@ -449,16 +452,14 @@ def _part(
     q: Array, kv: Array, layer: int, row: Array, offset: int, first: int, last: int, sees: int,
     written: Array, scale: float, scores: Array, best: Array, total: Array, mixed: Array,
 ) -> bool:  # fmt: skip
-    """Walk entries first … last-1 of the table `row`. False if an entry or a slot is not to be read."""
-    num_blocks, block_size = kv.shape[1], kv.shape[4]
+    """Walk entries first … last-1 of the table `row`. False if a slot is not to be read."""
+    block_size = kv.shape[4]
     best[:] = NOTHING
     total[:] = 0
     mixed[:] = 0
     sound = True
     for entry in range(first, last):
         block_id = np.int64(row[entry])  # a slot may exceed 32 bits
-        if not 0 <= block_id < num_blocks:
-            return False
         place = offset if entry == 0 else 0
         start = entry * block_size - offset + place
         seen = min(block_size - place, sees + len(q) - 1 - start)
@@ -466,8 +467,6 @@ def _part(
         for t in range(seen):
             sound &= written[slot + t]
         after = np.int64(row[entry + 1]) if entry + 1 < last else block_id
-        if not 0 <= after < num_blocks:
-            return False
         _block(q, kv, layer, block_id, place, after, start, sees, scale, scores, best, total, mixed)
     return sound
 
@@ -498,12 +497,6 @@ def _finish(total: Array, mixed: Array, out: Array) -> None:
         for h in range(heads):
             for d in range(head_dim):
                 out[j, h, d] = mixed[j, h, d] / total[j, h]
-
-
-@njit(**INNER)
-def _num_entries(offset: int, end: int, block_size: int) -> int:
-    """Entries of a table that hold `end` tokens."""
-    return 0 if end == 0 else (offset + end - 1) // block_size + 1
 
 
 @njit(**INNER)
@@ -538,7 +531,7 @@ def _one_tile(
     written: Array, touched: Array, scale: float, part: int, out: Array,
 ) -> bool:  # fmt: skip
     """Few new tokens, as in a decode step: threads share the parts. False if something is not to be read."""
-    if not has_room(kv, block_ids, offsets, ends, k.shape[1]):
+    if not in_pool(kv, block_ids, offsets, ends):
         return False
     for i in range(len(k)):
         store(k[i], v[i], kv, layer, block_ids[i], offsets[i], ends[i], written, touched)
@@ -575,7 +568,7 @@ def _many_tiles(
     written: Array, touched: Array, scale: float, part: int, out: Array,
 ) -> bool:  # fmt: skip
     """Many new tokens, as in a prefill: threads share the tiles, each goes through its parts by itself."""
-    if not has_room(kv, block_ids, offsets, ends, k.shape[1]):
+    if not in_pool(kv, block_ids, offsets, ends):
         return False
     for i in range(len(k)):
         store(k[i], v[i], kv, layer, block_ids[i], offsets[i], ends[i], written, touched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from minikv.attention import BACKENDS, Read, chosen, paged_attention
@@ -33,7 +33,8 @@ def store_and_attend(
 
     Raises:
         ValueError: a request with fewer tokens than new ones, or no such backend. TypeError: num_new, a
-            length, a block id or an offset is no integer. IndexError: tables that do not hold so many tokens.
+            length, a block id or an offset is no integer. IndexError: tables that do not hold so many tokens,
+            or name a block outside the pool (the compiled read says so in the function that is returned).
             All before anything is stored. The function that is returned raises what `write` and
             `paged_attention` raise.
     """
@@ -48,8 +49,8 @@ def store_and_attend(
         return cpu.store_and_attend(
             pool, tables, lengths, pool.kv.shape[5] ** -0.5 if scale is None else scale
         )
-    rows = as_tables(tables, pool)
-    slots = np.concatenate([row.slots(n - num_new, n) for row, n in zip(rows, lengths, strict=True)])
+    read_too = pool.row_slots(as_tables(tables, pool), lengths)  # whatever is wrong with them is said here
+    slots = torch.cat([row[len(row) - num_new :] for row in read_too])
 
     def step(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pool.write(layer, slots, k.flatten(0, 1), v.flatten(0, 1))

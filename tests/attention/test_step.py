@@ -125,14 +125,19 @@ def test_an_unknown_backend_is_refused_before_anything_is_written() -> None:
         store_and_attend(ours, tables, [7, 10, 2], 1, backend="fast")
 
 
+@pytest.mark.parametrize("backend", READERS)
 @pytest.mark.parametrize("block_id", [-1, 24, 2**31 - 1])
-def test_a_block_outside_the_pool_is_refused_and_nothing_is_written(block_id: int) -> None:
+@pytest.mark.parametrize("at", [(2, 0), (1, 0), (1, 1), (0, 1)])  # at (1, 0) and (1, 1) lie earlier tokens
+def test_a_block_outside_the_pool_is_refused_and_nothing_is_written(
+    block_id: int, at: tuple[int, int], backend: str
+) -> None:
+    """Wherever in the tables it stands: also where only earlier tokens lie."""
     ours, _, tables = pools(torch.float32)
     array = as_array(tables)
     assert isinstance(array.block_ids, np.ndarray)
-    array.block_ids[2, 0] = block_id
+    array.block_ids[at] = block_id
     before = ours.kv.clone()
-    step = store_and_attend(ours, array, [7, 10, 2], 1, backend="cpu")
     with pytest.raises(IndexError, match="outside"):
+        step = store_and_attend(ours, array, [7, 10, 2], 1, backend=backend)
         step(0, torch.randn(3, 1, HEADS, HEAD_DIM), *torch.randn(2, 3, 1, KV_HEADS, HEAD_DIM))
     assert torch.equal(ours.kv.nan_to_num(7.0), before.nan_to_num(7.0))
