@@ -165,6 +165,23 @@ def test_a_pool_too_small_gives_every_block_back(model: GPT2) -> None:
     assert loop.generate(prompts[:1], 2) == [dense_greedy(model, prompts[0], 2)]  # and it can go on
 
 
+def test_a_request_named_twice_in_a_step_is_refused_and_moves_nobody_on(model: GPT2) -> None:
+    """It would move two tokens on where one was chosen."""
+    loop = Loop(model)
+    first, second = (loop.start(make_prompt(model, 9, seed)) for seed in (1, 2))
+    for request in (first, second):
+        loop.prefill(request)
+    before = [list(request.token_ids) for request in (first, second)]
+    with pytest.raises(ValueError, match="A, B, A: one is named twice"):
+        loop.step([first, second, first])
+    assert [request.token_ids for request in (first, second)] == before
+    assert [request.num_stored for request in (first, second)] == [9, 9]
+    alike = loop.start(list(first.token_ids[:9]))  # the same tokens, but a request of its own
+    loop.prefill(alike)
+    assert alike.token_ids == first.token_ids
+    loop.step([first, second, alike])
+
+
 def test_a_step_without_room_moves_nobody_on(model: GPT2) -> None:
     """Two requests at the end of their blocks, one free block: the step fails whole, and can be repeated."""
     log = EventLog()
