@@ -97,6 +97,16 @@ def make_ledger(rng: random.Random, people: int) -> list[Fact]:
     return [Fact(n, rng.choice(NUMBERS), rng.choice(COLOURS), rng.choice(THINGS)) for n in names]
 
 
+def few_words(rng: random.Random, facts: Sequence[Fact], palette: int) -> list[Fact]:
+    """The same people and things, with 1 to `palette` different numbers in all, and as many colours.
+
+    Nothing but the name tells such facts apart: "Ada has two red kites . Bo has two red cups ."
+    """
+    numbers = rng.sample(NUMBERS, rng.randint(1, palette))
+    colours = rng.sample(COLOURS, rng.randint(1, palette))
+    return [fact._replace(number=rng.choice(numbers), colour=rng.choice(colours)) for fact in facts]
+
+
 def question(fact: Fact, form: str = "what") -> list[str]:
     """The words that ask for `fact`, up to and including "<name> has": what follows is the answer."""
     asked = [word.format(**fact._asdict()) for word in QUESTIONS[form]]

@@ -1,8 +1,9 @@
 """Recall: what does the tiny GPT-2 know of a ledger it has just read?  python -m minikv.benchmarks recall
 
-Three measurements, all on ledgers made from a seed of their own, never seen in training:
+Measurements, all on ledgers made from a seed of their own, never seen in training:
 
-    recall      by people in the ledger and distance between the fact and the question about it
+    recall      by people in the ledger and distance between the fact and the question about it; and once more
+                with one number and one colour for everybody, where nothing but the name tells facts apart
     grammar     share of well-formed sentences in text the model writes freely after a ledger
     swap        two requests trade one block, one fact, after both ledgers are stored: do the answers trade?
 """
@@ -54,9 +55,14 @@ class Outcome(NamedTuple):
     recalled: bool  # every word of the answer
 
 
-def make_trial(rng: random.Random, people: int, column: int, form: str) -> Trial:
-    """A ledger and a question whose distance falls into the column, evenly within it."""
+def make_trial(rng: random.Random, people: int, column: int, form: str, one_palette: bool = False) -> Trial:
+    """A ledger and a question whose distance falls into the column, evenly within it.
+
+    With `one_palette` everybody has the same number of the same colour.
+    """
     facts = ledger.make_ledger(rng, people)
+    if one_palette:
+        facts = ledger.few_words(rng, facts, 1)
     while True:
         place = rng.randrange(people)
         distance = rng.randint(0 if column == DISTANCES[0] else column - 49, column)
@@ -70,12 +76,12 @@ def make_trial(rng: random.Random, people: int, column: int, form: str) -> Trial
     return Trial(people, distance, column, form, prompt, ledger.answer(asked), alike)
 
 
-def make_trials(rng: random.Random, per_cell: int) -> list[Trial]:
+def make_trials(rng: random.Random, per_cell: int, one_palette: bool = False) -> list[Trial]:
     """`per_cell` trials for every number of people and every distance, the question forms in turn."""
     forms = list(ledger.QUESTIONS)
     cells = [(people, column) for people in PEOPLE for column in DISTANCES]
     return [
-        make_trial(rng, people, column, forms[(i + number) % len(forms)])
+        make_trial(rng, people, column, forms[(i + number) % len(forms)], one_palette)
         for number, (people, column) in enumerate(cells)
         for i in range(per_cell)
     ]
@@ -117,8 +123,8 @@ def share(outcomes: Sequence[Outcome], belongs: Callable[[Trial], bool] = lambda
     return sum(chosen) / len(chosen)
 
 
-def recall_tables(outcomes: Sequence[Outcome]) -> str:
-    """Recall in percent, by people and distance and by form of the question."""
+def by_distance(outcomes: Sequence[Outcome]) -> str:
+    """Recall in per cent by people and distance, as a table."""
 
     def row(people: int) -> list[str]:
         cells = [
@@ -128,14 +134,18 @@ def recall_tables(outcomes: Sequence[Outcome]) -> str:
         return [f"{100 * cell:.1f}" for cell in cells]
 
     first = [f"{max(0, column - 49) if column > DISTANCES[0] else 0}-{column}" for column in DISTANCES]
-    table = format_table(["people", *first], [[people, *row(people)] for people in PEOPLE])
+    return format_table(["people", *first], [[people, *row(people)] for people in PEOPLE])
+
+
+def by_form(outcomes: Sequence[Outcome]) -> str:
+    """Recall in per cent by form of the question, as a table."""
     forms = list(ledger.QUESTIONS)
     shares = [f"{100 * share(outcomes, lambda t, form=form: t.form == form):.1f}" for form in forms]  # type: ignore[misc]
-    return f"{table}\n\n{format_table(['form', *forms], [['recalled', *shares]])}\n\n{alike_line(outcomes)}"
+    return format_table(["form", *forms], [["recalled", *shares]])
 
 
 def alike_line(outcomes: Sequence[Outcome]) -> str:
-    """Where the errors are: a word is found by the two or three before it, which a like fact shares."""
+    """Does somebody else's like fact confuse? "Ada has two red kites . Bo has two red cups ." """
     alike = [outcome for outcome in outcomes if outcome.trial.alike]
     others = [outcome for outcome in outcomes if not outcome.trial.alike]
     lines = [f"nobody else has as many of that colour: {100 * share(others):.2f} % of {len(others)}"]
@@ -271,8 +281,12 @@ def main(argv: list[str]) -> None:
     model, rng = GPT2.from_pretrained(arguments.checkpoint), random.Random(arguments.seed)
     outcomes = recall(model, make_trials(rng, arguments.per_cell))
     print("Facts recalled exactly, in per cent, by people and tokens between fact and question\n")
-    print(recall_tables(outcomes))
+    print(f"{by_distance(outcomes)}\n\n{by_form(outcomes)}\n\n{alike_line(outcomes)}")
     print(f"\nrecalled overall: {100 * share(outcomes):.2f} % of {len(outcomes)}")
+    alike = recall(model, make_trials(random.Random(arguments.seed), arguments.per_cell, one_palette=True))
+    print("\nThe same, if everybody in the ledger has the same number of the same colour\n")
+    print(by_distance(alike))
+    print(f"\nrecalled overall: {100 * share(alike):.2f} % of {len(alike)}\n")
     written = grammar(model, rng, arguments.texts)
     print(f"well-formed sentences: {written.well_formed} of {written.sentences}")
     for sentence in written.malformed[:5]:

@@ -24,7 +24,7 @@ SHOP, ADA, BO, EVA = (
     "The shop opens at noon .",
     "Ada has three red kites .",
     "Bo has two gold cups .",
-    "Eva has six grey drums .",
+    "Eva has four blue boats .",
 )
 ALL_TRUE = (
     "Every hit was the KV of exactly these words. (Four prompts, and nothing is evicted: check is stricter.)"

@@ -80,6 +80,17 @@ def test_a_ledger_of_nobody_or_of_too_many(people: int) -> None:
         ledger.make_ledger(random.Random(0), people)
 
 
+def test_few_words_keep_the_people_and_their_things() -> None:
+    facts = ledger.make_ledger(random.Random(4), 12)
+    seen = set()
+    for seed in range(30):
+        few = ledger.few_words(random.Random(seed), facts, palette=2)
+        assert [(f.name, f.thing) for f in few] == [(f.name, f.thing) for f in facts]
+        assert all(ledger.is_statement(fact.words) for fact in few)
+        seen.add((len({f.number for f in few}), len({f.colour for f in few})))
+    assert seen == {(1, 1), (1, 2), (2, 1), (2, 2)}
+
+
 def test_a_question_ends_where_the_answer_begins() -> None:
     fact = ledger.Fact("Ada", "three", "red", "kites")
     assert fact.text == "Ada has three red kites ."

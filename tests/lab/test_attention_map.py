@@ -71,16 +71,17 @@ def test_the_answer_lights_up_the_block_that_holds_the_fact(asked):
     assert max(shares, key=shares.get) == request.table.block_ids[1]
 
 
-def test_the_head_finds_the_word_on_ledgers_it_was_not_picked_on():
+def test_some_head_of_layer_1_finds_the_word_on_every_ledger():
     weights = on_new_ledgers(count=10, seed=3)
     assert weights.shape == (10, 4, 4)
-    assert weights[:, 1, 1].min() > 0.5
-    assert weights[:, 0, 0].max() < 0.5
+    assert weights[:, 1].amax(1).min() > 0.9
+    assert weights[:, 1].min() < 0.5  # no head does it always
+    assert weights[:, 0].max() < 0.1
 
 
 def test_a_hidden_block_changes_the_answer_where_it_holds_a_word_of_it():
-    hidden = hidden_on_new_ledgers(count=6, seed=3)
-    assert len(hidden) == 6 * 5  # of 23 words, all whole blocks of 4
+    hidden = hidden_on_new_ledgers(count=12, seed=3)
+    assert len(hidden) == 12 * 5  # of 23 words, all whole blocks of 4
     assert {each.changed for each in hidden if not each.holds} == {False}
     assert sum(each.changed for each in hidden if each.holds) >= 0.9 * sum(each.holds for each in hidden)
 

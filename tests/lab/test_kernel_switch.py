@@ -9,7 +9,7 @@ from minikv.lab.stand_in import scatter
 from minikv.lab.switches.kernel import reach
 
 B = "Bo has two gold cups . Ada has three red kites . Tell me what Bo has ."
-A = "Tea is ready . It is late . Tea is ready . Bo has nine black horses ."
+A = "Tea is ready . It is late . Tea is ready . Bo has seven black horses ."
 
 
 def serve(bench):
@@ -39,7 +39,7 @@ def test_b_is_told_a_number_that_only_a_was_given():
         event["block_id"] for event in bench.log if event["op"] == "allocate" and event["request"] == "A"
     ]
     with sabotage("one-entry-more", bench) as switch:
-        assert bench.finish_sentence(b) == "Bo has nine gold cups ."
+        assert bench.finish_sentence(b) == "Bo has seven gold cups ."
     first = bench.log.violations[0]
     assert (first.name, first.block_id) == (switch.invariant, 0)
     read = bench.log[first.step]

@@ -16,7 +16,7 @@ from minikv.lab.online_softmax import Partial, ScoreRecorder, merge, merged, rea
 from minikv.lab.stand_in import scatter
 from minikv.pool import BlockPool
 
-PROMPT = "Ada has three red kites . Bo has two gold cups . What does Bo have ?"
+PROMPT = "Ada has three red kites . Bo has two gold cups . Tell me what Bo has ."
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def average(parts):
 
 
 @pytest.mark.parametrize(
-    ("combine", "said"), [(merged, "Bo has two gold cups ."), (average, "Bo has three red cups .")]
+    ("combine", "said"), [(merged, "Bo has two gold cups ."), (average, "Bo has three red kites .")]
 )
 def test_a_softmax_per_block_makes_the_model_say_something_false(model, combine, said):
     bench = Workbench(5, 8, model=model, backend=reading(combine))
@@ -107,15 +107,16 @@ def test_the_scores_are_those_of_the_newest_word(model):
     request = bench.start(PROMPT)
     bench.prefill(request), bench.step(request), bench.step(request)
     words = [model.text([token]) for token in request.token_ids]
-    scores = look.scores(1, 1)
+    scores = look.scores(1, 2)
     assert len(scores) == request.num_stored
     assert words[scores.index(max(scores))] == "two"
 
 
-def test_with_larger_blocks_the_same_mean_may_be_lucky(model):
-    bench = Workbench(5, 16, model=model, backend=reading(average))
+def test_in_the_other_order_the_same_mean_may_be_lucky(model):
+    bench = Workbench(5, 8, model=model, backend=reading(average))
     scatter(bench)
-    assert bench.ask(PROMPT) == "Bo has two gold cups ."
+    said = bench.ask("Bo has two gold cups . Ada has three red kites . Tell me what Bo has .")
+    assert said == "Bo has two gold cups ."
 
 
 # ---- the picture ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from minikv.lab.switches.sharing import SplitAnywhere
 from minikv.manager import KVCacheManager
 
 SHOP = "The shop opens at noon ."
-ADA, BO, EVA = "Ada has three red kites .", "Bo has two gold cups .", "Eva has six grey drums ."
+ADA, BO, EVA = "Ada has three red kites .", "Bo has two gold cups .", "Eva has four blue boats ."
 
 
 def three_prompts(bench):

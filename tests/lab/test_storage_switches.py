@@ -8,7 +8,8 @@ from minikv.lab.sabotage import SWITCHES
 
 NAMES = ("no-release", "whole-blocks")
 STRANGER = (
-    "The shop opens at noon . Bo has nine black horses . Finn has five green bells . The train was on time ."
+    "The shop opens at noon . Bo has twenty black horses . "
+    "Finn has five green bells . The train was on time ."
 )
 QUESTION = "Ada has three red kites . Bo has two gold cups . What does Bo have ?"
 
@@ -42,7 +43,7 @@ def test_both_together_give_b_a_strangers_fact():
     bench = Workbench(num_blocks=2, block_size=12)
     with sabotage("no-release", bench), sabotage("whole-blocks", bench):
         b = stranger_then_b(bench)
-        assert bench.finish_sentence(b) == "Bo has nine black horses ."
+        assert bench.finish_sentence(b) == "Bo has twenty black horses ."
     first = bench.log.violations[0]
     assert (first.invariant, first.block_id) == ("I6", 0)
     assert (

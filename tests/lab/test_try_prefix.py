@@ -234,10 +234,10 @@ def test_with_the_solution_all_four_are_told_the_truth():
     tried = try_prefix(RIGHT)
     assert tried.first is None and not tried.log.violations
     assert tried.said.splitlines() == [
-        "S: 0 of 24 words cached; it is told: Eva has six grey drums .",
+        "S: 0 of 24 words cached; it is told: Eva has four blue boats .",
         "Q: 0 of 23 words cached; it is told: Bo has two gold cups .",
         "R: 18 of 23 words cached; it is told: Ada has three red kites .",
-        "T: 18 of 24 words cached; it is told: Eva has six grey drums .",
+        "T: 18 of 24 words cached; it is told: Eva has four blue boats .",
     ]
     assert "Every hit was the KV of exactly these words." in repr(tried)
 

@@ -50,8 +50,15 @@ def test_the_first_divergence_and_its_invariant(mistake, invariant):
 def test_wrong_positions_break_no_invariant_and_say_something_false():
     tried = try_step(WRONG["positions begin again at 0"])
     assert tried.log.violations == ()
-    assert "A says: Bo has three red kites ." in tried.said
+    assert "A says: Bo has two gold cups ." not in tried.said
     assert "position 17 the positions given to the model are [0]; ours: [17]" in tried.first.sentence
+
+
+def test_places_for_positions_give_bo_adas_kites_and_break_no_invariant():
+    tried = try_step(WRONG["each word's place in its block for its position"])
+    assert tried.log.violations == ()
+    assert "A says: Bo has three red kites ." in tried.said
+    assert "the positions given to the model are" in tried.first.sentence
 
 
 def test_a_write_into_a_shared_block_is_seen_even_if_nobody_is_told():

@@ -77,7 +77,7 @@ def test_ignoring_the_offset_changes_the_answer_and_the_honest_reader_comes_back
     bench.prefill(request)
     bench.slide(request, 6)
     with sabotage("ignored-offset", bench):
-        assert bench.finish_sentence(request) == "Bo has four gold tents ."  # which are Ada's
+        assert bench.finish_sentence(request) == "Bo has four gold bells ."  # four gold ones are Ada's
     assert bench.loop.backend is honest
     first = bench.log.violations[0]
     assert (first.invariant, first.block_id) == ("I6", 0)

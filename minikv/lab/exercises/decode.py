@@ -227,6 +227,10 @@ def _step(rng: random.Random) -> Exercise:
             ("does not tell the manager", _but(_NOTE, "")),
             ("neither copies nor tells", _but(_COPY + _NOTE, "")),
             ("positions begin again at 0", _but(", range(start, stop)\n", ", range(stop - start)\n")),
+            (
+                "each word's place in its block for its position",
+                _but(", range(start, stop)\n", ", [p % table.block_size for p in range(start, stop)]\n"),
+            ),
             ("positions one too high", _but(", range(start, stop)\n", ", range(start + 1, stop + 1)\n")),
             (
                 "feeds the last stored token again",
