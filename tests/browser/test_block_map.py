@@ -644,6 +644,32 @@ def test_without_widget_state_an_untrusted_notebook_shows_the_frame(lab: Lab, tm
     expect(page.locator(".jp-OutputArea-output pre")).to_contain_text("Free queue: P3 › P4 › P5")
 
 
+def test_a_late_echo_of_the_kernel_does_not_take_the_map_back(lab: Lab) -> None:
+    """A busy or far kernel confirms a step when the reader is several steps further on."""
+    page, block_map = shown_map(lab, "late", STORY, "import time; time.sleep(2)", "shown.step")
+    expect(title(block_map)).to_have_text("Step 23 of 23")
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+    lab.command("notebook:run-cell")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=busy]")
+    seen = block_map.evaluate(
+        """async (map) => {
+            const slider = map.querySelector('[role=slider]');
+            const seen = [];
+            for (let i = 0; i < 20; i++) {  // the first is sent at once, and confirmed while others follow
+                slider.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft', bubbles: true }));
+                await new Promise((resolve) => setTimeout(resolve, i ? 100 : 400));
+                seen.push(map.querySelector('.mk-step').textContent);
+            }
+            return seen;
+        }"""
+    )
+    assert seen == [f"Step {step} of 23" for step in range(22, 2, -1)]
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2; }")
+    lab.command("notebook:run-cell")
+    expect(page.locator(".jp-OutputArea-output pre").last).to_have_text("3")  # the kernel has heard it, too
+
+
 def test_what_was_put_aside_comes_back_as_it_was(lab: Lab) -> None:
     """Rows of requests that have yet to come are kept with their boxes; each must look like a new one."""
     page, block_map = shown_map(lab, "aside", STORY)

@@ -304,7 +304,6 @@ class View {
   destroy() {
     this.stop();
     this.sizes.disconnect();
-    clearTimeout(this.saving);
     clearTimeout(this.resting);
     cancelAnimationFrame(this.scheduled);
     this.model.off("change:step", this.onStep);
@@ -332,8 +331,8 @@ class View {
     const to = Math.max(0, Math.min(this.last, step));
     if (this.last < 0 || to === this.step) return;
     this.model.set("step", to);
-    clearTimeout(this.saving);
-    this.saving = setTimeout(() => this.model.save_changes(), 120); // the kernel hears where it ended up
+    // At once: the kernel's echo of a step sent before is dropped only if a newer one is known to be on its way.
+    this.model.save_changes();
   }
 
   togglePlay() {
