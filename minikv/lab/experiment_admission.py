@@ -58,8 +58,8 @@ class Bounds(NamedTuple):
         """What is wrong with an answer; None if nothing is."""
         if answer and self.most > num_blocks:
             return (
-                f"together they may need {self.most} blocks, and there are {num_blocks}: one would have to "
-                "make room"
+                f"in some step to come they may need {self.most} blocks, and there are {num_blocks}: "
+                "one would have to make room"
             )
         if not answer and self.reserved <= num_blocks:
             return (

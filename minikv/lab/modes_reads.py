@@ -20,7 +20,7 @@ from minikv.engine.contiguous import ContiguousManager, Run
 from minikv.gpt2 import GPT2
 from minikv.lab.experiment_timeline import Drawing
 from minikv.lab.plots import lines
-from minikv.lab.read_costs import HEAD_DIM, HEADS, ReadScene, fastest_in_turns
+from minikv.lab.read_costs import BLOCK_SIZE, HEAD_DIM, HEADS, ReadScene, fastest_in_turns
 from minikv.lab.step_share import StepScene, a_sixth_of_gpt2
 from minikv.pool import BlockPool
 
@@ -35,15 +35,15 @@ class ReadBoth:
     """One request's keys and values twice: in shuffled blocks, and in a run.
 
     Args:
-        tokens: a multiple of 16.
+        tokens: a multiple of the block size.
 
     Raises:
         ValueError: another number of tokens.
     """
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, block_size: int = BLOCK_SIZE) -> None:
         warm_up()  # what compiles is not to be timed
-        self.paged = ReadScene(tokens)
+        self.paged = ReadScene(tokens, block_size)
         self.run = Run(OFFSET + tokens + 16)
         self.run.place(OFFSET, tokens)
         self.pool = BlockPool(1, self.run.block_size, 1, HEADS, HEAD_DIM)
@@ -58,13 +58,13 @@ class ReadBoth:
         return paged_attention(self.paged.q, self.pool, 0, [self.run], [self.paged.tokens], backend=backend)
 
 
-def read_times(tokens: int, rounds: int = 15) -> dict[str, float]:
+def read_times(tokens: int, rounds: int = 15, block_size: int = BLOCK_SIZE) -> dict[str, float]:
     """Milliseconds of one layer's attention, for each of WAYS.
 
     Raises:
         ArithmeticError: the results differ.
     """
-    both = ReadBoth(tokens)
+    both = ReadBoth(tokens, block_size)
     expected = both.attend(SLICE)
     for way in WAYS:
         if not (apart := float((both.attend(way) - expected).abs().max())) < TOLERANCE:

@@ -28,20 +28,20 @@ class ReadScene:
     """A request with `tokens` tokens stored, in a pool just large enough, and the query of a decode step.
 
     Args:
-        tokens: a multiple of 16.
+        tokens: a multiple of the block size.
 
     Raises:
         ValueError: another number of tokens.
     """
 
-    def __init__(self, tokens: int) -> None:
-        if tokens < BLOCK_SIZE or tokens % BLOCK_SIZE:
+    def __init__(self, tokens: int, block_size: int = BLOCK_SIZE) -> None:
+        if tokens < block_size or tokens % block_size:
             raise ValueError(
-                f"tokens is {tokens}; take a multiple of {BLOCK_SIZE}, so that all blocks are full"
+                f"tokens is {tokens}; take a multiple of {block_size}, so that all blocks are full"
             )
         made = torch.Generator().manual_seed(0)
-        self.tokens, self.pool = tokens, BlockPool(tokens // BLOCK_SIZE, BLOCK_SIZE, 1, HEADS, HEAD_DIM)
-        self.table = BlockTable(BLOCK_SIZE)
+        self.tokens, self.pool = tokens, BlockPool(tokens // block_size, block_size, 1, HEADS, HEAD_DIM)
+        self.table = BlockTable(block_size)
         for block_id in torch.randperm(self.pool.num_blocks, generator=made).tolist():
             self.table.append_block(block_id)
         k, v = torch.randn(2, tokens, HEADS, HEAD_DIM, generator=made)

@@ -19,13 +19,14 @@ from minikv.lab.event_log import EventLog
 from minikv.lab.exercises import Text, check
 from minikv.lab.exercises.exercise import folded
 from minikv.lab.exercises.pool import as_pair, kind
-from minikv.lab.stand_in import PROMPT, Tryout
+from minikv.lab.stand_in import Tryout
 from minikv.lab.switches.storage import attend_beyond
 from minikv.lab.watched import Divergence
 from minikv.lab.workbench import Workbench
 from minikv.pool import BlockPool
 
 NUM_BLOCKS, BLOCK_SIZE, OFFSET = 8, 4, 2
+PROMPT = "Ada has three red kites . Bo has two gold cups . Tell me what Ada has ."
 HALVES = ("key", "value")
 Gather = Callable[[Tensor, int, list[int], int, int], Any]
 

@@ -65,6 +65,12 @@ def test_the_same_seed_gives_the_same_weights(trained: Path, tmp_path: Path) -> 
     assert not torch.equal(first["transformer.wte.weight"], other["transformer.wte.weight"])
 
 
+def test_the_progress_bar_changes_nothing() -> None:
+    """Hidden, a bar does not count; so the learning rate must not be read from it."""
+    shown, hidden = (train.train(train.SMOKE, progress=progress).state_dict() for progress in (True, False))
+    assert all(torch.equal(shown[name], hidden[name]) for name in shown)
+
+
 def stages(courses: tuple[train.Course, ...]) -> list[train.Stage]:
     return [stage for course in courses for stage in course.stages]
 

@@ -41,7 +41,7 @@ def test_the_two_bounds():
     found = bounds((1, 8), [(8, 8)], 4)
     assert found == (3, 4)
     assert found.fault(True, 2) == (
-        "together they may need 3 blocks, and there are 2: one would have to make room"
+        "in some step to come they may need 3 blocks, and there are 2: one would have to make room"
     )
     assert found.fault(True, 3) is None
     assert found.fault(False, 3) is None  # between the two, either answer will do
@@ -72,7 +72,9 @@ def test_a_good_rule_is_told_so():
 
 def test_the_first_wrong_decision_is_shown():
     tried = try_admission(lambda *given: True)
-    assert tried.first.sentence.startswith("The rule lets in request C, but together they may need 18")
+    assert tried.first.sentence.startswith(
+        "The rule lets in request C, but in some step to come they may need 18"
+    )
     assert tried.log[tried.first.step]["op"] == "note"
     assert tried.map().step == tried.first.step
     assert tried.outcome.counts["preempted"] == 5

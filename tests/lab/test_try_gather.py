@@ -145,7 +145,7 @@ def test_the_solution_reads_as_ours_does():
     tried = try_gather(RIGHT)
     assert tried.first is None
     assert not tried.log.violations
-    assert tried.said == "the model says: Bo has two gold cups ."
+    assert tried.said == "the model says: Ada has three red kites ."
     assert repr(tried).endswith("Every slot was the right one.")
 
 
@@ -155,13 +155,13 @@ def test_the_solution_reads_as_ours_does():
         (
             "ignores length: what is left over comes along",
             "I6",
-            4,
-            "there is the key of “black” (block 4, place 3)",
+            3,  # at first the last block is just full
+            "there is the key of “is” (block 3, place 1)",
         ),
         (
             "pads with zeros to the end of the last block",
             None,
-            4,
+            3,
             "there is something that lies nowhere in the pool; the row should have ended",
         ),
         (
@@ -176,7 +176,7 @@ def test_the_solution_reads_as_ours_does():
             "cuts at length before it skips the offset",
             None,
             4,
-            "there is nothing; it should be the key of “have”",
+            "there is nothing; it should be the key of “has”",
         ),
         ("K and V change places", None, 7, "there is the value of “Ada” (block 7, place 2)"),
         ("the keys as values, too", None, 7, "it should be the value of “Ada”"),
@@ -198,7 +198,7 @@ def test_the_first_divergence_is_named_and_shown(mistake, invariant, block, said
 
 def test_a_wrong_order_makes_the_model_say_something_false():
     said = try_gather(WRONG["permutes in the wrong order: the places before the blocks"]).said
-    assert said == "the model says: Bo has has two red cups ."
+    assert said == "the model says: Ada has eight red cups ."
 
 
 def test_what_attention_cannot_read_stops_the_run():
@@ -208,7 +208,7 @@ def test_what_attention_cannot_read_stops_the_run():
     )
     assert "gather gives back None; it should be k and v" in try_gather(lambda *call: None).said
     assert (
-        "gather gives back one tensor [4, 17, 32] of torch.float64 and one tensor"
+        "gather gives back one tensor [4, 18, 32] of torch.float64 and one tensor"
         in try_gather(WRONG["makes double precision of it"]).said
     )
 
