@@ -670,6 +670,76 @@ def test_a_late_echo_of_the_kernel_does_not_take_the_map_back(lab: Lab) -> None:
     expect(page.locator(".jp-OutputArea-output pre").last).to_have_text("3")  # the kernel has heard it, too
 
 
+GROWING = """
+import time
+for n in range(15):
+    time.sleep(0.1)
+    shown.event_log({"op": "note", "text": f"note {n}"})
+"""
+
+
+@pytest.mark.parametrize("keys", ["", "ArrowLeft End", "Home End"])
+def test_a_reader_at_the_end_follows_a_busy_kernel(lab: Lab, keys: str) -> None:
+    """At the end from the start, or gone there: the kernel confirms the key when the log has long grown."""
+    page, block_map = shown_map(lab, "follows", STORY, "pass", "shown.step")
+    grow(lab, page)
+    page.wait_for_timeout(500)
+    for key in keys.split():
+        press_slider(block_map, key)
+    page.wait_for_timeout(200)
+    page.evaluate("() => { const t = performance.now(); while (performance.now() - t < 500); }")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    expect(title(block_map)).to_have_text("Step 38 of 38")
+    page.wait_for_timeout(500)  # the last echo is here by now
+    expect(title(block_map)).to_have_text("Step 38 of 38")
+    assert kernel_step(lab, page) == "38"
+
+
+def test_a_reader_who_went_back_stays_there_while_the_log_grows(lab: Lab) -> None:
+    page, block_map = shown_map(lab, "stays", STORY, "pass", "shown.step")
+    grow(lab, page)
+    page.wait_for_timeout(500)
+    press_slider(block_map, "Home")
+    press_slider(block_map, "ArrowRight")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    page.wait_for_timeout(500)
+    expect(title(block_map)).to_have_text("Step 1 of 38")
+    assert kernel_step(lab, page) == "1"
+
+
+def grow(lab: Lab, page: Page) -> None:
+    """Run the second cell, in which the log grows; the map is there already."""
+    page.evaluate(
+        """(source) => {
+            const notebook = window.jupyterapp.shell.currentWidget.content;
+            notebook.model.cells.get(1).sharedModel.setSource(source);
+            notebook.activeCellIndex = 1;
+        }""",
+        GROWING,
+    )
+    lab.command("notebook:run-cell")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=busy]")
+
+
+def press_slider(block_map: Locator, key: str) -> None:
+    """Without the focus, so that nothing scrolls."""
+    block_map.evaluate(
+        """(map, key) => map.querySelector('[role=slider]')
+            .dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))""",
+        key,
+    )
+
+
+def kernel_step(lab: Lab, page: Page) -> str:
+    """What the third cell, run now, says of where the map is."""
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2; }")
+    lab.command("notebook:run-cell")
+    page.wait_for_timeout(300)
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    page.wait_for_timeout(500)
+    return page.locator(".jp-OutputArea-output pre").last.inner_text().strip()
+
+
 def test_what_was_put_aside_comes_back_as_it_was(lab: Lab) -> None:
     """Rows of requests that have yet to come are kept with their boxes; each must look like a new one."""
     page, block_map = shown_map(lab, "aside", STORY)

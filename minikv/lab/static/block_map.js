@@ -317,11 +317,15 @@ class View {
     if (start !== this.player.frames.length) {
       throw new Error(`block map: frames from ${start} on arrived, but ${this.player.frames.length} are here`);
     }
-    // A view at the end follows the log; one that was moved stays where it is.
-    const follows = this.player.step === this.last;
+    // A view at the end follows the log; one that was moved stays where it is. What is asked is where the reader
+    // went, not what was drawn last: several deliveries, or a key, may fall into one frame.
+    const follows = this.model.get("step") === this.last;
     this.player.frames.push(...JSON.parse(chunk));
     this.drawMarks();
-    if (follows) this.model.set("step", this.last);
+    if (follows) {
+      this.model.set("step", this.last);
+      if (this.moved) this.model.save_changes(); // outdates the echo of a step that the kernel has yet to confirm
+    }
     this.schedule();
   }
 
@@ -330,6 +334,7 @@ class View {
   go(step) {
     const to = Math.max(0, Math.min(this.last, step));
     if (this.last < 0 || to === this.step) return;
+    this.moved = true;
     this.model.set("step", to);
     // At once: the kernel's echo of a step sent before is dropped only if a newer one is known to be on its way.
     this.model.save_changes();
