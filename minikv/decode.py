@@ -128,11 +128,11 @@ class DecodeLoop:
 
         Raises:
             OutOfBlocksError: one of them finds no block. None has moved on; finish one and step again.
-            ValueError: one of them fills the model's context, or is named twice.
+            ValueError: one of them fills the model's context, or two share one table.
         """
-        if len(set(map(id, requests))) < len(requests):
+        if len({id(request.table) for request in requests}) < len(requests):
             names = ", ".join(request.name for request in requests)
-            raise ValueError(f"{names}: one is named twice; a step moves a request on by one token")
+            raise ValueError(f"{names}: one table is there twice; a step moves each on by one token")
         return self._advance(requests, 1)
 
     def finish(self, request: Request, reason: str = "length") -> None:

@@ -172,8 +172,11 @@ def test_a_request_named_twice_in_a_step_is_refused_and_moves_nobody_on(model: G
     for request in (first, second):
         loop.prefill(request)
     before = [list(request.token_ids) for request in (first, second)]
-    with pytest.raises(ValueError, match="A, B, A: one is named twice"):
+    with pytest.raises(ValueError, match="A, B, A: one table is there twice"):
         loop.step([first, second, first])
+    twin = Request(list(first.token_ids), first.table, num_stored=9)  # another request, but the same table
+    with pytest.raises(ValueError, match="one table is there twice"):
+        loop.step([first, twin])
     assert [request.token_ids for request in (first, second)] == before
     assert [request.num_stored for request in (first, second)] == [9, 9]
     alike = loop.start(list(first.token_ids[:9]))  # the same tokens, but a request of its own

@@ -102,6 +102,7 @@ def _part(  # type: ignore[no-untyped-def]  # these become pointers and numbers 
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, DIMS), tl.float32)
     last = tl.minimum((part + 1) * entries, (offset + end + block_size - 1) // block_size)
+    last = tl.where(end > 0, last, 0)  # an empty request may have no entry at all, and an offset all the same
     for entry in range(part * entries, last):
         block_id = tl.load(block_ids_start + i * max_blocks + entry).to(tl.int64)  # addresses exceed 32 bits
         position = entry * block_size + place - offset

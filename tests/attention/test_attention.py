@@ -201,6 +201,16 @@ def test_nothing_but_empty_rows(backend: str) -> None:
 
 
 @backends
+def test_nothing_but_empty_rows_without_a_block(backend: str) -> None:
+    """An offset is there before the first block is."""
+    tables = [BlockTable(4, offset) for offset in (1, 0, 3)]
+    out = paged_attention(
+        torch.randn(3, 4, HEAD_DIM), store([], 4).pool, 0, tables, [0, 0, 0], backend=backend
+    )
+    assert not out.any()
+
+
+@backends
 def test_no_rows(backend: str) -> None:
     assert read(store([], 4), torch.zeros(0, 4, HEAD_DIM), backend).shape == (0, 4, HEAD_DIM)
 

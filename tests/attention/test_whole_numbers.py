@@ -17,6 +17,7 @@ from minikv.attention.step import store_and_attend
 from minikv.attention.tables import TableArray
 from minikv.block_table import BlockTable
 from minikv.pool import BlockPool
+from tests.attention.test_attention import READERS
 from tests.attention.test_contiguous import EVERY_WAY
 
 SIZE = 4
@@ -164,3 +165,29 @@ def test_integers_of_other_libraries_are_welcome(backend: str) -> None:
         for ids in (np.zeros((1, 1), dtype=np.uint16), torch.zeros(1, 1, dtype=torch.long)):
             out = paged_attention(q, pool, 0, TableArray(ids, torch.tensor([0])), lengths, backend=backend)
             assert torch.equal(out, expected)
+
+
+NARROW = [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("backend", READERS)
+def test_offsets_of_any_width_mean_the_same(dtype: type, backend: str) -> None:
+    """Sums of narrow numbers would wrap around: 3 + 8 * 16 has no room in 8 bits."""
+    pool = BlockPool(8, 16, 1, 2, 8)
+    ids = np.arange(8)[None]
+    pool.write(0, range(128), *torch.randn(2, 128, 2, 8))
+    q = torch.randn(1, 4, 8)
+    read = [
+        paged_attention(q, pool, 0, TableArray(ids, np.array([3], dtype=each)), [125], backend=backend)
+        for each in (np.int64, dtype)
+    ]
+    assert torch.equal(*read)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("backend", READERS)
+def test_a_table_without_blocks_holds_nothing_whatever_its_offset(dtype: type, backend: str) -> None:
+    """0 - 3 is no large number of slots, though unsigned it would be."""
+    array = TableArray(np.zeros((1, 0), dtype=np.int32), np.array([3], dtype=dtype))
+    refused(backend, array, [1], IndexError, r"reach outside \[0, -?\d+\)")
