@@ -37,6 +37,7 @@ if os.environ.get("TRITON_INTERPRET") == "1" and isinstance(tl.sum, triton.JITFu
 
 ROWS = 16  # in a program; the smallest matrix product that a GPU offers
 PART = 512  # tokens; at least one block
+NUMBERS = 4096  # of keys, and as many of values, in one go: with copies on their way, 99 KB of fast memory
 
 
 def attend(
@@ -68,9 +69,15 @@ def attend(
         _part[batch, kv_heads * tiles, parts](
             q.contiguous(), pool.kv[layer], block_ids, offsets, ends, best, total, mixed, scale,
             block_ids.shape[1], entries, num_new, heads, kv_heads, block_size, head_dim, tiles,
-            ROWS, max(16, triton.next_power_of_2(block_size)), max(16, triton.next_power_of_2(head_dim)),
+            ROWS, *tile_of(block_size, head_dim),
         )  # fmt: skip
     return _merged(best, total, mixed).to(q)
+
+
+def tile_of(block_size: int, head_dim: int) -> tuple[int, int]:
+    """Places of a block, and numbers of each, that a program looks at in one go: powers of two from 16 on."""
+    dims = max(16, triton.next_power_of_2(head_dim))
+    return max(16, min(triton.next_power_of_2(block_size), NUMBERS // dims)), dims
 
 
 @triton.jit
@@ -90,7 +97,7 @@ def _part(  # type: ignore[no-untyped-def]  # these become pointers and numbers 
 
     row = tile * ROWS + tl.arange(0, ROWS)
     token, head = row // group, g * group + row % group
-    place, dim = tl.arange(0, PLACES), tl.arange(0, DIMS)
+    dim = tl.arange(0, DIMS)
     is_row, is_dim = row < num_new * group, dim < head_dim
     at = (i * num_new + token) * heads + head
     q = tl.load(q_start + at[:, None] * head_dim + dim, mask=is_row[:, None] & is_dim, other=0.0).to(
@@ -105,23 +112,26 @@ def _part(  # type: ignore[no-untyped-def]  # these become pointers and numbers 
     last = tl.where(end > 0, last, 0)  # an empty request may have no entry at all, and an offset all the same
     for entry in range(part * entries, last):
         block_id = tl.load(block_ids_start + i * max_blocks + entry).to(tl.int64)  # addresses exceed 32 bits
-        position = entry * block_size + place - offset
-        stored = (place < block_size) & (position >= 0) & (position < end)
         k_start = kv_start + (block_id * 2 * kv_heads + g) * block_size * head_dim
-        inside = place[:, None] * head_dim + dim
-        there = stored[:, None] & is_dim  # nothing else is loaded: 0 times NaN would be NaN
-        k = tl.load(k_start + inside, mask=there, other=0.0).to(tl.float32)
-        v = tl.load(k_start + kv_heads * block_size * head_dim + inside, mask=there, other=0.0).to(tl.float32)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        visible = stored & (position <= sees[:, None]) & is_row[:, None]
-        scores = tl.where(visible, scores, float("-inf"))
-        top = tl.maximum(best, tl.max(scores, 1))
-        seen = top > float("-inf")
-        shrink = tl.where(seen, tl.exp(best - tl.where(seen, top, 0.0)), 0.0)
-        weights = tl.where(visible, tl.exp(scores - tl.where(seen, top, 0.0)[:, None]), 0.0)
-        total = total * shrink + tl.sum(weights, 1)
-        mixed = mixed * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
-        best = top
+        for first in range(0, block_size, PLACES):  # a large block in pieces
+            place = first + tl.arange(0, PLACES)
+            position = entry * block_size + place - offset
+            stored = (place < block_size) & (position >= 0) & (position < end)
+            inside = place[:, None] * head_dim + dim
+            there = stored[:, None] & is_dim  # nothing else is loaded: 0 times NaN would be NaN
+            k = tl.load(k_start + inside, mask=there, other=0.0).to(tl.float32)
+            v_start = k_start + kv_heads * block_size * head_dim
+            v = tl.load(v_start + inside, mask=there, other=0.0).to(tl.float32)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            visible = stored & (position <= sees[:, None]) & is_row[:, None]
+            scores = tl.where(visible, scores, float("-inf"))
+            top = tl.maximum(best, tl.max(scores, 1))
+            seen = top > float("-inf")
+            shrink = tl.where(seen, tl.exp(best - tl.where(seen, top, 0.0)), 0.0)
+            weights = tl.where(visible, tl.exp(scores - tl.where(seen, top, 0.0)[:, None]), 0.0)
+            total = total * shrink + tl.sum(weights, 1)
+            mixed = mixed * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
+            best = top
 
     out = ((i * tl.num_programs(2) + part) * num_new + token) * heads + head
     tl.store(best_start + out, best, mask=is_row)

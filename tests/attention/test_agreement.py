@@ -104,3 +104,15 @@ def test_shared_blocks_and_a_window() -> None:
     cache.manager.drop_front(window, 6)
     assert window.offset == 2
     assert_agreement(torch.randn(3, 4, 8), cache.pool, [parent, child, window], [10, 11, 3])
+
+
+def test_blocks_larger_than_what_is_looked_at_in_one_go() -> None:
+    """A GPU's program takes 64 places of 60 numbers at a time: 150 are three goes, the last not full."""
+    torch.manual_seed(3)
+    cache = Cache(14, 150, 2, 60)
+    lengths = [1, 64, 65, 128, 129, 150, 151, 301]
+    tables = [cache.request(length) for length in lengths]
+    window = cache.request(290)
+    cache.manager.drop_front(window, 130)
+    assert window.offset == 130
+    assert_agreement(torch.randn(9, 4, 60), cache.pool, [*tables, window], [*lengths, 160])
