@@ -148,9 +148,8 @@ def _checked(tables: TableArray, pool: BlockPool) -> tuple[np.ndarray, np.ndarra
         raise ValueError(
             f"offset is {outside[0]}; it must be in [0, {pool.block_size}), inside the first block"
         )
-    return block_ids, offsets.astype(
-        np.int64, copy=False
-    )  # sums with narrow or unsigned ones would wrap around
+    # Sums with narrow or unsigned offsets would wrap around.
+    return block_ids, offsets.astype(np.int64, copy=False)
 
 
 def as_tables(tables: Sequence[ReadTable] | TableArray, pool: BlockPool) -> Sequence[ReadTable]:
